@@ -60,6 +60,15 @@ impl Budget {
         })
     }
 
+    /// Waits for room in the reserve, unless there is other room at once. `None` at the end.
+    pub async fn take_more(&self, len: usize) -> Option<OwnedSemaphorePermit> {
+        if let Some(permit) = self.try_take(len) {
+            return Some(permit);
+        }
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        self.reserve.clone().acquire_many_owned(len).await.ok()
+    }
+
     /// Waits for room for `len` bytes.
     pub async fn take(&self, len: usize) -> Result<OwnedSemaphorePermit> {
         if let Some(permit) = self.try_take(len) {
@@ -95,5 +104,27 @@ impl Budget {
     pub fn wants_commit(&self, durable: u64) -> bool {
         let soon = self.is_short() || buggify::fires(Point::CommitSoon);
         durable > 0 && (soon || durable >= MAX_DURABLE.min(self.limit / 4) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+    use std::pin::pin;
+
+    /// Else its lease is not given back before all that waits for other files is committed.
+    #[tokio::test]
+    async fn what_is_taken_back_waits_for_the_reserve() {
+        let budget = Budget::new(4 << 20, Duration::MAX);
+        let _others = budget.try_take(4 << 20).expect("all of it is free");
+        let reserve = budget.try_take_more(RESERVE_BYTES).expect("and so is the reserve");
+        let mut page = pin!(budget.take_more(4096));
+        assert!(page.as_mut().now_or_never().is_none());
+        drop(reserve);
+        assert!(page.await.is_some());
+        assert!(budget.try_take(4096).is_none(), "there is no other room");
+        budget.end();
+        assert!(budget.take_more(RESERVE_BYTES).await.is_none());
     }
 }

@@ -8,10 +8,11 @@ use crate::dcache::Dcache;
 use crate::handler::{Handler, Outcome};
 use crate::root::Root;
 use crate::set_ids::{self, Caller};
+use crate::writes::{Write, Writes};
 use crate::{attr, reply, unwanted};
 use bytes::Bytes;
 use std::sync::Arc;
-use weft_client::{Creator, FileKind, Filesystem, HandleId, OpenFlags, Seek};
+use weft_client::{Creator, FileKind, Filesystem, HandleId, OpenFlags, Seek, Writing};
 use weft_proto::{ErrorKind, InodeId};
 
 /// Entries to fetch at once; a reply of the kernel's usual 32 KiB holds about as many.
@@ -28,6 +29,7 @@ pub struct Adapter {
     fs: Filesystem,
     dcache: Dcache,
     root: Root,
+    writes: Arc<Writes>,
     /// Shared with whoever closes what nobody wanted.
     closing: Arc<()>,
 }
@@ -42,7 +44,8 @@ impl Adapter {
     /// `dcache`: what the kernel is given of the mount.
     pub(crate) fn giving(fs: Filesystem, dcache: Dcache) -> Self {
         let root = Root::new(fs.root());
-        Self { fs, dcache, root, closing: Arc::default() }
+        let writes = Writes::new(fs.clone());
+        Self { fs, dcache, root, writes, closing: Arc::default() }
     }
 
     /// What the client knows an inode by, and whoever asks.
@@ -96,8 +99,16 @@ impl Handler for Adapter {
                 Outcome::working(async move { reply::statx(dcache.attr(&fs, ino, thread).await) })
             }
             Op::SetAttr(change) => {
-                let caller = Caller::of(&header);
+                let (caller, writes) = (Caller::of(&header), self.writes.clone());
+                let handle = change.size.and(change.fh).map(HandleId);
+                let undoes = handle.is_some_and(|handle| writes.may_undo(handle, thread));
                 Outcome::working(async move {
+                    if undoes
+                        && let Some(size) = change.size
+                        && let Some(answer) = writes.undo(ino, size, thread).await
+                    {
+                        return answer;
+                    }
                     let changed = set_ids::set_attr(&fs, ino, change, caller).await;
                     reply::attr(changed.map(reply::asked_again))
                 })
@@ -194,18 +205,23 @@ impl Handler for Adapter {
                     async move { reply::content(fs.read_via(fh, offset, len, via).await) },
                 )
             }
-            Op::Write { fh, offset, data, direct, write_back, drop_set_ids } => {
+            Op::Write { fh, offset, data, direct, write_back, drop_set_ids, append, sync } => {
                 let drop_first = drop_set_ids && set_ids::may_be_there(&fs, ino);
-                let (fh, via) = (HandleId(fh), attr::via(direct, write_back));
-                if !drop_first && let Some(written) = fs.write_now(fh, offset, data, via) {
+                let via = attr::via(direct, write_back);
+                let how = Writing { via, append: Some(append), sync };
+                let write = Write { handle: HandleId(fh), offset, how, thread };
+                if !drop_first && let Some(written) = self.writes.write_now(&write, data) {
                     return Outcome::Done(reply::written(written));
                 }
-                let (data, caller) = (own(data), Caller::of(&header));
+                let (data, caller, writes) = (own(data), Caller::of(&header), self.writes.clone());
                 Outcome::working(async move {
-                    if drop_first && let Err(error) = set_ids::drop(&fs, ino, caller).await {
-                        return reply::written(Err(error));
-                    }
-                    reply::written(fs.write_via(fh, offset, &data, via).await)
+                    let before = async {
+                        match drop_first {
+                            true => set_ids::drop(&fs, ino, caller).await,
+                            false => Ok(()),
+                        }
+                    };
+                    reply::written(writes.write(&write, &data, before).await)
                 })
             }
             Op::Flush { fh, lock_owner } => match fs.close_now(HandleId(fh), lock_owner) {
@@ -237,6 +253,7 @@ impl Handler for Adapter {
                 )
             }
             Op::Release { fh, .. } | Op::ReleaseDir { fh } => {
+                self.writes.released(HandleId(fh));
                 Outcome::working(async move { reply::empty(fs.release(HandleId(fh)).await) })
             }
             Op::Fallocate { fh, offset, len, mode } => {
@@ -295,7 +312,11 @@ impl Handler for Adapter {
                 })
             }
             Op::ListXattr { size } => {
-                Outcome::working(async move { reply::xattr_names(fs.list_xattr(ino).await, size) })
+                let is_root = header.uid == 0;
+                Outcome::working(async move {
+                    let names = fs.list_xattr(ino).await;
+                    reply::xattr_names(names.map(|names| reply::shown(names, is_root)), size)
+                })
             }
             Op::RemoveXattr { name } => {
                 let name = own(name);

@@ -11,7 +11,7 @@
 use crate::abi::{Answer, Errno, Header, opcode};
 use crate::channel::Route;
 use crate::handler::{Handler, LockCaller, Work};
-use crate::proc::is_killed;
+use crate::proc::{is_killed, is_killed_there};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -26,6 +26,9 @@ use tokio::time::Instant;
 /// are answered when they have ended and not before.
 const REPLACE_PAGES: [u32; 3] =
     [opcode::FALLOCATE, opcode::COPY_FILE_RANGE, opcode::COPY_FILE_RANGE_64];
+/// Of these the kernel may tell no signal: the closes of a process that ends, and reads and writes
+/// past its pages, which it sends in the background.
+const UNHEARD: [u32; 3] = [opcode::FLUSH, opcode::READ, opcode::WRITE];
 /// How often a waiting request whose caller got a signal looks whether that was killed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// The close of a caller that is killed still waits this long, so that what it wrote is seen by all
@@ -74,8 +77,8 @@ struct Table {
     resting: bool,
     kept: Vec<Kept>,
     early: VecDeque<u64>,
-    /// Somebody looks after closes that wait.
-    closes_watched: bool,
+    /// Somebody looks after those that wait unheard.
+    watched: bool,
     /// Nobody waits any more.
     over: bool,
 }
@@ -175,10 +178,8 @@ impl Waiting {
             return call.answer(&Err(Errno(libc::EIO)));
         }
         table.calls.insert(call.header.unique, call.clone());
-        if call.header.opcode == opcode::FLUSH
-            && !std::mem::replace(&mut table.closes_watched, true)
-        {
-            call.runtime.spawn(self.clone().watch_closes());
+        if UNHEARD.contains(&call.header.opcode) && !std::mem::replace(&mut table.watched, true) {
+            call.runtime.spawn(self.clone().watch());
         }
         if let Some(at) = table.early.iter().position(|unique| *unique == call.header.unique) {
             table.early.remove(at);
@@ -186,9 +187,8 @@ impl Waiting {
         }
     }
 
-    /// The kernel tells of no signal while a process ends, and has it wait for its closes all the
-    /// same. Looks whether those that wait for long are of such a one, as long as closes wait.
-    async fn watch_closes(self: Arc<Self>) {
+    /// Looks whether what waits for long, and unheard, is of who is killed, as long as any does.
+    async fn watch(self: Arc<Self>) {
         let mut seen: Vec<Arc<Call>> = Vec::new();
         loop {
             tokio::time::sleep(LAST_FLUSH_TIMEOUT).await;
@@ -202,11 +202,11 @@ impl Waiting {
             seen = table
                 .calls
                 .values()
-                .filter(|call| call.header.opcode == opcode::FLUSH)
+                .filter(|call| UNHEARD.contains(&call.header.opcode))
                 .cloned()
                 .collect();
             if seen.is_empty() {
-                table.closes_watched = false;
+                table.watched = false;
                 return;
             }
         }
@@ -319,7 +319,12 @@ impl Call {
         if self.looked_at.swap(true, Ordering::AcqRel) {
             return;
         }
-        if is_killed(self.header.pid).await {
+        let killed = match self.header.opcode {
+            // Who has begun it may have ended in peace, and another waits.
+            opcode::READ | opcode::WRITE => is_killed_there(self.header.pid).await,
+            _ => is_killed(self.header.pid).await,
+        };
+        if killed {
             self.let_go();
         }
         self.looked_at.store(false, Ordering::Release);

@@ -11,6 +11,8 @@
 //!   answers.
 //! - A caller that is killed does not wait for the cluster; what it had begun is finished without
 //!   it.
+//! - Where Linux goes by the end of file that it remembers, nothing is lost that others wrote
+//!   behind that (`writes`).
 
 pub mod abi;
 mod adapter;
@@ -35,6 +37,7 @@ mod session;
 mod set_ids;
 mod take_over;
 mod unwanted;
+mod writes;
 
 pub use adapter::Adapter;
 pub use descriptor::{receive_descriptor, send_descriptor};

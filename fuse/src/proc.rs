@@ -10,26 +10,35 @@ use std::io::{self, BufRead, BufReader};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Threads that look at a time whether somebody was killed, where who finds none looks again later;
 /// and where somebody is, for which is waited.
 const MOST_LOOKS: usize = 16;
 /// Threads that read groups at a time.
 const MOST_GROUPS: usize = 16;
-/// Groups that are not known after so long do not count.
+/// What is not known after so long does not count.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Threads that look at a time where others are.
+/// Who has made a request, and does not wait for its answer yet, soon does.
+const ABOUT_TO_WAIT: Duration = Duration::from_millis(1);
+
+/// Threads that look at a time where others are, and in which calls.
 static STACKS: Semaphore = Semaphore::const_new(MOST_LOOKS);
 static KILLS: Semaphore = Semaphore::const_new(MOST_LOOKS);
+static CALLS: Semaphore = Semaphore::const_new(MOST_LOOKS);
 static GROUPS: Semaphore = Semaphore::const_new(MOST_GROUPS);
 
 /// Is the thread gone, does it end, or does SIGKILL wait for it? Linux turns every signal that ends
 /// a process without a core into that. "No" if that cannot be told now.
 pub async fn is_killed(pid: u32) -> bool {
     // 0 is of a namespace that this process does not see.
-    pid != 0 && look(&KILLS, move || killed(pid)).await.unwrap_or(false)
+    pid != 0 && look(&KILLS, move || killed(pid).unwrap_or(true)).await.unwrap_or(false)
+}
+
+/// [`is_killed`] of a thread that is there.
+pub async fn is_killed_there(pid: u32) -> bool {
+    pid != 0 && look(&KILLS, move || killed(pid).unwrap_or(false)).await.unwrap_or(false)
 }
 
 /// What the kernel calls its walk along a path.
@@ -38,16 +47,8 @@ const WALK: &str = "link_path_walk";
 /// Whether a thread that waits for an answer is on its way along a path, in which it holds no
 /// directory; `None` if that cannot be told now.
 pub async fn walks(thread: u32) -> Option<bool> {
-    let read = async {
-        let place = STACKS.acquire().await.ok()?;
-        let read = spawn_blocking(move || {
-            let _place = place;
-            read_to_string(format!("/proc/{thread}/stack"))
-        });
-        read.await.ok()?.ok()
-    };
-    let stack = timeout(LOOK_TIMEOUT, read).await.ok()??;
-    (thread != 0 && !stack.is_empty()).then(|| stack.contains(WALK))
+    let stack = read_of(&STACKS, thread, "stack").await?;
+    (!stack.is_empty()).then(|| stack.contains(WALK))
 }
 
 /// Whether [`walks`] can tell it of threads: as root, and of a kernel that names its functions.
@@ -61,6 +62,50 @@ pub fn sees_walks() -> bool {
 /// Whether a function is that walk, or the part of it that a compiler has split off.
 fn is_walk(function: &str) -> bool {
     function.strip_prefix(WALK).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Whether a thread that waits for an answer is in a call that changes the size of a file. No if
+/// that cannot be told.
+pub async fn cuts(thread: u32) -> bool {
+    matches!(call_of(thread).await, Some(libc::SYS_ftruncate | libc::SYS_truncate))
+}
+
+/// Whether a thread that waits for an answer is in a call that has written, when it ends, and waits
+/// for one request after the other. No if that cannot be told.
+pub async fn writes_in_order(thread: u32) -> bool {
+    use libc::{SYS_pwrite64, SYS_pwritev, SYS_pwritev2, SYS_sendfile, SYS_splice};
+    use libc::{SYS_write, SYS_writev};
+    let waits = [SYS_write, SYS_writev, SYS_pwrite64, SYS_pwritev, SYS_pwritev2];
+    let call = call_of(thread).await;
+    call.is_some_and(|call| waits.contains(&call) || [SYS_sendfile, SYS_splice].contains(&call))
+}
+
+/// The number of the system call that a thread is in which waits for an answer, or is about to.
+async fn call_of(thread: u32) -> Option<i64> {
+    let call = async {
+        loop {
+            let call = read_of(&CALLS, thread, "syscall").await?;
+            match call.split_ascii_whitespace().next()? {
+                "running" => sleep(ABOUT_TO_WAIT).await,
+                number => return number.parse().ok(),
+            }
+        }
+    };
+    timeout(LOOK_TIMEOUT, call).await.ok().flatten()
+}
+
+/// What a file of a thread says, if it can be read soon.
+async fn read_of(room: &'static Semaphore, thread: u32, file: &'static str) -> Option<String> {
+    let read = async {
+        let place = room.acquire().await.ok()?;
+        let read = spawn_blocking(move || {
+            let _place = place;
+            read_to_string(format!("/proc/{thread}/{file}"))
+        });
+        read.await.ok()?.ok()
+    };
+    // 0 is of a namespace that this process does not see.
+    if thread == 0 { None } else { timeout(LOOK_TIMEOUT, read).await.ok()? }
 }
 
 /// Groups of a process beside its own: the kernel tells only that one. None of what has ended, or
@@ -91,11 +136,17 @@ async fn look<T: Send + 'static>(
     asked.await.ok()
 }
 
-fn killed(pid: u32) -> bool {
+/// `None` if the thread is gone: there is nothing, or only a status for who waits for its process.
+fn killed(pid: u32) -> Option<bool> {
     match read_to_string(format!("/proc/{pid}/status")) {
-        Ok(status) => is_over(&status),
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
+        Ok(status) => (!is_gone(&status)).then(|| is_over(&status)),
+        Err(error) => (error.kind() != io::ErrorKind::NotFound).then_some(false),
     }
+}
+
+fn is_gone(status: &str) -> bool {
+    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+    state.is_some_and(|state| state.trim_start().starts_with(['Z', 'X']))
 }
 
 /// Whether `/proc/PID/status` is of a thread that SIGKILL waits for, or that ends: it has no memory
@@ -135,6 +186,7 @@ mod tests {
         // Threads of the kernel close files, too.
         assert!(!is_over(&status("", none).replace("Kthread:\t0", "Kthread:\t1")));
         assert!(!is_over("") && !is_over("SigPnd:\tx"));
+        assert!(is_gone("Name:\ta\nState:\tZ (zombie)\n") && !is_gone("State:\tD (disk sleep)\n"));
     }
 
     #[test]

@@ -105,6 +105,13 @@ pub fn xattr(result: Result<Bytes>, size: u32) -> Answer {
     }
 }
 
+/// Names of attributes that whoever asks may know of: only root of its own. The kernel leaves
+/// nothing out of a list.
+pub fn shown(mut names: Vec<Bytes>, is_root: bool) -> Vec<Bytes> {
+    names.retain(|name| is_root || !name.starts_with(b"trusted."));
+    names
+}
+
 /// Names, each with a NUL; `size` as in [`xattr`].
 pub fn xattr_names(result: Result<Vec<Bytes>>, size: u32) -> Answer {
     let list = |names: Vec<Bytes>| -> Bytes {

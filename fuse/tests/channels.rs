@@ -4,7 +4,9 @@
 
 mod memory;
 
-use memory::{BAD, BORN, Event, Memory, SLOW, SLOW_TO_CLOSE, SLOW_TO_OPEN, SLOW_TO_READ};
+use memory::{
+    BAD, BORN, Event, Memory, SLOW, SLOW_TO_CLOSE, SLOW_TO_OPEN, SLOW_TO_READ, SLOW_TO_WRITE,
+};
 use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use std::ffi::CString;
@@ -275,6 +277,26 @@ fn a_killed_process_does_not_wait_and_its_fsync_ends_all_the_same() {
         rig.memory.put(SLOW, b"");
         kill_when_stuck(rig, Command::new("sync").arg(rig.path(SLOW)));
         rig.memory.open_gate();
+        rig.await_event(Event::Ended);
+    });
+}
+
+/// The kernel tells of no signal to who waits for reads and writes past its pages.
+#[test]
+fn a_killed_process_does_not_wait_for_what_goes_past_the_pages() {
+    on_each(Duration::ZERO, |rig| {
+        for (name, how) in [
+            (SLOW_TO_READ, ["if=it", "of=/dev/null", "iflag=direct"]),
+            (SLOW_TO_WRITE, ["if=/dev/zero", "of=it", "oflag=direct"]),
+        ] {
+            rig.memory.put(name, &pattern(8192));
+            let path = rig.path(name).display().to_string();
+            let args = how.map(|arg| arg.replace("=it", &format!("={path}")));
+            let more = ["conv=notrunc", "bs=8192", "count=1"];
+            kill_when_stuck(rig, Command::new("dd").args(args).args(more));
+        }
+        rig.memory.open_gate();
+        rig.await_event(Event::Ended);
         rig.await_event(Event::Ended);
     });
 }

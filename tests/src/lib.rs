@@ -9,6 +9,7 @@
 // Real processes live in real time: conditions are looked at again after a pause.
 #![allow(clippy::disallowed_methods)]
 
+pub mod aio;
 pub mod certificates;
 pub mod data;
 pub mod drive;

@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use weft_tests::aio::Aligned;
 use weft_tests::{Cluster, path, requests, tries, weft_ok};
 
 /// As in IO500's ior-hard: in step with no page, unit or segment.
@@ -88,22 +89,6 @@ fn records_of_several_mounts_lie_side_by_side() -> Result<()> {
         }
     }
     leave(&cluster, &mounts)
-}
-
-/// A buffer that begins where a page does.
-struct Aligned(Vec<u8>, usize, usize);
-
-impl Aligned {
-    fn from(data: &[u8]) -> Self {
-        let mut memory = vec![0; data.len() + 4096];
-        let at = memory.as_ptr().align_offset(4096);
-        memory[at..at + data.len()].copy_from_slice(data);
-        Self(memory, at, data.len())
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.0[self.1..self.1 + self.2]
-    }
 }
 
 /// Whatever a writer was answered, a reader on another mount sees from then on. The file is as long

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use weft_tests::{Cluster, path, requests, tell_accesses};
+use weft_tests::{Cluster, path, requests, run, tell_accesses};
 
 const FILES: usize = 300;
 /// What `ls -l` and `cp -a` ask for of every name.
@@ -179,6 +180,26 @@ fn every_mount_sees_what_another_has_set() -> Result<()> {
         let refused = set(&f, name, value);
         ensure!(refused == Err(libc::EOPNOTSUPP), "{name}: {refused:?}");
     }
+    cluster.await_clean()
+}
+
+/// Root's own attributes are nobody else's business, not even that there are any.
+#[test]
+fn who_is_not_root_sees_nothing_of_what_is_roots() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let file = cluster.mnt().join("f");
+    File::create(&file)?;
+    for name in ["trusted.secret", "user.known"] {
+        set(&file, name, b"value").map_err(|errno| anyhow::anyhow!("{name}: {errno}"))?;
+    }
+    let known = |names: BTreeSet<String>| names.into_iter().collect::<Vec<_>>().join(" ");
+    let names = list(&file).map_err(|errno| anyhow::anyhow!("{errno}"))?;
+    ensure!(known(names) == "trusted.secret user.known");
+    fs::set_permissions(cluster.mnt(), fs::Permissions::from_mode(0o755))?;
+    let script = "import os; os.setgroups([]); os.setgid(65534); os.setuid(65534); \
+                  print(*sorted(os.listxattr('f')))";
+    let said = run("python3", &["-c", script], cluster.mnt())?;
+    ensure!(said.trim() == "user.known", "{said}");
     cluster.await_clean()
 }
 

@@ -5,6 +5,7 @@ use super::dirty::{Dirty, Place};
 use super::piece::{Batch, Piece, PieceSource};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 use weft_proto::SegmentId;
 
 /// Buffers shorter than this are put together before they are sent.
@@ -75,7 +76,8 @@ impl Dirty {
         for no in small {
             let Some(old) = self.buffers.remove(&no) else { continue };
             if let Some(new) = to.and_then(|to| self.buffers.get_mut(&to)) {
-                old.permits.into_iter().for_each(|permit| new.hold(permit));
+                let permits = Arc::into_inner(old.permits);
+                permits.into_iter().flatten().for_each(|permit| new.hold(permit));
                 new.born = new.born.min(old.born);
             }
         }

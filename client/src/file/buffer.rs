@@ -11,6 +11,10 @@ use weft_segments::Segment;
 /// A buffer begins no larger than its first write needs, then grows in these steps.
 const GROW: [usize; 2] = [64 << 10, 1 << 20];
 
+/// The part of the budget that the bytes of a buffer take up, until nobody has them any more:
+/// neither the buffer, nor a flight of it, which may outlast it.
+pub(super) type Permits = Arc<Vec<OwnedSemaphorePermit>>;
+
 /// Number of a buffer within its file.
 pub(crate) type BufferNo = u64;
 
@@ -50,7 +54,7 @@ pub(super) struct Buffer {
     /// Ranges that were put in.
     pub parts: usize,
     /// One for each part of the budget that it takes up.
-    pub permits: Vec<OwnedSemaphorePermit>,
+    pub permits: Permits,
 }
 
 impl Buffer {
@@ -127,13 +131,15 @@ impl Buffer {
         self.permits.iter().map(OwnedSemaphorePermit::num_permits).sum()
     }
 
-    /// Counts `permit` against the budget for as long as the buffer lives.
+    /// Counts `permit` against the budget for as long as anybody has the bytes.
     pub fn hold(&mut self, permit: OwnedSemaphorePermit) {
+        // What flies is closed, and takes nothing more in.
+        let Some(permits) = Arc::get_mut(&mut self.permits) else { return };
         let alike =
             |held: &&mut OwnedSemaphorePermit| Arc::ptr_eq(held.semaphore(), permit.semaphore());
-        match self.permits.iter_mut().find(alike) {
+        match permits.iter_mut().find(alike) {
             Some(held) => held.merge(permit),
-            None => self.permits.push(permit),
+            None => permits.push(permit),
         }
     }
 

@@ -101,6 +101,9 @@ impl File {
         let (Next { batch, append, placed, expects }, waiting, guard, moved) = {
             let mut state = self.state.lock();
             let next = self.next_commit(&mut state, below);
+            if next.batch.pieces.is_empty() {
+                state.forget_times();
+            }
             let under = state.buffered_under;
             let mut waiting = state.waiting;
             if next.batch.pieces.is_empty() {

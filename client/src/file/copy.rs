@@ -105,8 +105,8 @@ async fn move_bytes(
     let data = from.file.read(at, len as usize, &from.ahead, false).await?;
     let mut done = 0;
     for part in data.parts() {
-        let at = into + done;
-        let records = Some(v1::Records::one(at..at + part.len() as u64));
+        let at = into.saturating_add(done);
+        let records = Some(v1::Records::one(at..at.saturating_add(part.len() as u64)));
         let (written, buffered) =
             to.file.write(at, part, false, records, Way::Along(None), permitted).await?;
         if !buffered {

@@ -7,9 +7,10 @@
 //! Invariants: a buffer changes only while it is open, and is committed or dropped as a whole; a
 //! buffer that no range refers to is gone; buffers are numbered in the order of their first write;
 //! whenever a buffer flies no more, who waits for that is told, by whatever it was that ended it;
-//! a segment that a buffer has and loses is answered to whoever took it away.
+//! a segment that a buffer has and loses is answered to whoever took it away; bytes count against
+//! the budget while a flight has them, whether or not they are still wanted.
 
-use super::buffer::{Body, Buffer, BufferNo, Stage, append, empty};
+use super::buffer::{Body, Buffer, BufferNo, Permits, Stage, append, empty};
 use crate::ranges::{Part, RangeMap};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -216,7 +217,7 @@ impl Dirty {
             spilled: false,
             placed: false,
             parts: 0,
-            permits: Vec::new(),
+            permits: Permits::default(),
         };
         self.buffers.insert(no, buffer);
         no
@@ -354,10 +355,11 @@ impl Dirty {
         }
     }
 
-    /// The bytes of a buffer that flies.
-    pub fn payload(&self, no: BufferNo) -> Option<Bytes> {
-        match &self.buffers.get(&no)?.body {
-            Body::Closed(bytes) => Some(bytes.clone()),
+    /// The bytes of a buffer that flies, and what is to be kept as long as they are.
+    pub fn payload(&self, no: BufferNo) -> Option<(Bytes, Permits)> {
+        let buffer = self.buffers.get(&no)?;
+        match &buffer.body {
+            Body::Closed(bytes) => Some((bytes.clone(), buffer.permits.clone())),
             Body::Open(_) => None,
         }
     }
@@ -400,12 +402,14 @@ impl Dirty {
         }
     }
 
-    /// Bytes that were put in are within the credit of a quota.
+    /// Bytes that were put in just now are within the credit of a quota.
     pub fn spend(&mut self, credit: OwnedSemaphorePermit) {
         match &mut self.credit {
             Some(spent) => spent.merge(credit),
             None => self.credit = Some(credit),
         }
+        // Some may be in the place of others.
+        self.unspend();
     }
 
     /// There may be less now that counts.

@@ -36,13 +36,13 @@ impl Flight {
     /// more.
     pub async fn land(mut self) -> Option<u64> {
         let Self { file, no, over } = &mut self;
-        let (payload, layout) = {
+        let ((payload, permits), layout) = {
             let state = file.state.lock();
             (state.dirty.payload(*no)?, state.layout)
         };
         let deadline = file.context.requests.deadline();
         let sent = file.context.segments.put(&layout, &payload, deadline).await;
-        drop(payload);
+        drop((payload, permits));
         buggify::pause(Point::LandLate).await;
         let (unwanted, durable) = {
             let mut state = file.state.lock();

@@ -13,6 +13,7 @@ use weft_proto::Result;
 /// Named by a [`HandleId`](crate::HandleId).
 pub(crate) struct Handle {
     pub file: Arc<File>,
+    /// It was opened to append, which each write may say otherwise of.
     pub append: bool,
     pub sync: bool,
     pub no_atime: bool,
@@ -114,12 +115,12 @@ impl Handle {
     }
 
     /// Something was written through it, or `back` by the cache: it is committed if it may not stay
-    /// buffered, or is to be durable. Earlier failures are none of what the cache writes back: who
-    /// writes, syncs or closes is told.
-    pub async fn wrote(&self, back: bool, buffered: bool) -> Result<()> {
+    /// buffered, or is to be durable (`sync`). Earlier failures are none of what the cache writes
+    /// back: who writes, syncs or closes is told.
+    pub async fn wrote(&self, back: bool, sync: bool, buffered: bool) -> Result<()> {
         match back {
             true if !buffered => self.file.flush().await,
-            false if self.sync || !buffered => self.flush().await,
+            false if sync || self.sync || !buffered => self.flush().await,
             _ => Ok(()),
         }
     }

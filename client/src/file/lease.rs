@@ -8,7 +8,7 @@ use crate::types::Attr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, Layout, Result, v1};
@@ -62,11 +62,20 @@ impl File {
             _ => {}
         }
         let without = async {
-            leases.settled(self.ino).await;
+            self.lease_is_told().await?;
             self.settle().await;
             self.ask_for_lease(Wanted::Read).await.map(drop)
         };
         Box::pin(without).await
+    }
+
+    /// Returns when the leader was told of the lease that was given back last. Error: `TimedOut`.
+    pub(super) async fn lease_is_told(&self) -> Result<()> {
+        let settled = self.context.leases.settled(self.ino);
+        timeout_at(self.context.requests.deadline(), settled).await.map_err(|_| {
+            let what = "the metadata group was not told yet that a lease was given back";
+            Error::new(ErrorKind::TimedOut, what)
+        })
     }
 
     /// Without a lease nothing may stay buffered, where only this mount would see it: what is left
@@ -120,7 +129,7 @@ impl File {
         let session = self.context.sessions.current().id;
         let granted = loop {
             let releasing = leases.is_releasing(session, self.ino);
-            leases.settled(self.ino).await;
+            self.lease_is_told().await?;
             self.settle().await;
             // What is left of an earlier right goes first: its commit has others' ranges recalled.
             if records.is_some() && self.is_in_doubt() {

@@ -95,7 +95,7 @@ impl File {
                     return Ok(());
                 }
             }
-            leases.settled(self.ino).await;
+            self.lease_is_told().await?;
             self.settle().await;
             self.ask_for_lease(wanted).await?;
             let granted = match wanted {

@@ -52,4 +52,4 @@ pub(crate) use inode::File;
 pub(crate) use set_attr::set_attr;
 pub(crate) use table::{Entered, Files};
 pub(crate) use take_back::Taken;
-pub(crate) use write::Way;
+pub(crate) use write::{Way, WritePast};

@@ -13,7 +13,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 use weft_proto::planted::{self, Bug};
-use weft_proto::{Error, ErrorKind, SessionId};
+use weft_proto::v1::meta_reply::Result as Reply;
+use weft_proto::v1::meta_request::Op;
+use weft_proto::{Error, ErrorKind, Layout, SessionId, v1};
 use weft_segments::Segment;
 
 /// How long a newer map is waited for at a time.
@@ -110,14 +112,23 @@ impl File {
             // Doing it again could append twice.
             return self.give_up(&batch, error, true);
         }
+        if error.kind == ErrorKind::Invalid && self.asks_for_more_parity(&batch).await {
+            if !ambiguous {
+                batch.segments.iter().for_each(|s| self.context.segments.discard(s.clone()));
+            }
+            return self.write_again(&batch);
+        }
         if error.kind == ErrorKind::SessionExpired {
             let deadline = self.context.requests.deadline();
             return match self.context.sessions.replacement(session, deadline).await {
                 Ok(_) => self.write_again(&batch),
-                Err(error) => self.put_off(&batch, error),
+                Err(error) => self.put_off(&batch, error, ambiguous),
             };
         }
-        if passes { self.put_off(&batch, error) } else { self.give_up(&batch, error, ambiguous) }
+        match passes {
+            true => self.put_off(&batch, error, ambiguous),
+            false => self.give_up(&batch, error, ambiguous),
+        }
     }
 
     /// The data must go into new segments: the old ones cannot be committed, or there are none.
@@ -130,6 +141,19 @@ impl File {
             .rewritten
             .fetch_add(launched.len() as u64, Ordering::Relaxed);
         Outcome::Again(launched)
+    }
+
+    /// Whether the layout of the file, which is asked for, is one under which new data is to have
+    /// more parity than this has: it may have been set on the directory, by whomever, before the
+    /// group heard that the file was made. New segments have it.
+    async fn asks_for_more_parity(&self, batch: &Batch) -> bool {
+        let asked = Op::GetLayout(v1::GetLayoutOp { ino: self.ino.0 });
+        let Ok(Reply::Layout(layout)) = self.context.requests.ask_in_order(asked).await else {
+            return false;
+        };
+        let Ok(layout) = Layout::try_from(layout) else { return false };
+        self.set_layout(layout);
+        batch.segments.iter().any(|s| s.geometry.profile.m() < layout.profile.m())
     }
 
     /// The commit had no effect, as a placement group that it names has been dropped, or gives
@@ -148,13 +172,15 @@ impl File {
         outcome
     }
 
-    /// The data stays, in case the cluster comes back; the failure is told all the same. It will be
-    /// in new segments then: the old ones may have been committed after all.
-    fn put_off(&self, batch: &Batch, error: Error) -> Outcome {
+    /// The data stays, in case the cluster comes back; the failure is told all the same. If the old
+    /// segments may have been committed after all, it will be in new ones then; else in these, or
+    /// each try of an outage would leave as much on the targets.
+    fn put_off(&self, batch: &Batch, error: Error, ambiguous: bool) -> Outcome {
         warn!(ino = %self.ino, %error, "cannot commit written data; it will be tried again");
         let mut state = self.state.lock();
         let dropped = match planted::is(Bug::FailureNotTold) {
-            false => state.dirty.ground(&batch.buffers),
+            false if ambiguous => state.dirty.ground(&batch.buffers),
+            false => Vec::new(),
             true => state.dirty.forget(&batch.buffers),
         };
         if !planted::is(Bug::FailureNotTold) {

@@ -76,6 +76,8 @@ impl File {
             // What stays is committed later, and was written before.
             let waiting = &mut state.waiting;
             waiting.mtime_ns = waiting.mtime_ns.map(|written| written.max(attr.mtime_ns));
+            state.forget_times();
+            state.settled();
             state.changed(&self.context.pages, attr, |e| e.resize(attr.data_version, size));
         }
         state.adopt(attr);

@@ -141,9 +141,10 @@ impl State {
         self.adopt(attr);
     }
 
-    /// All that was written is committed, given up or lost: its times go with no other commit.
+    /// All that was written is committed, given up, cut off or lost: its times go with no other
+    /// commit.
     pub fn forget_times(&mut self) {
-        if self.dirty.is_empty() && !self.waiting.is_more() {
+        if self.dirty.live() == 0 && !self.waiting.is_more() {
             self.waiting = Waiting::default();
         }
     }

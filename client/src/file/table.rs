@@ -190,14 +190,16 @@ impl Files {
         self.context.opens.end(handle.file.ino);
     }
 
-    /// One handle less.
+    /// One handle less, which its caller still has, or another reference to the file for it.
     fn leave(&self, ino: InodeId, told: u64) {
         let mut table = self.table.lock();
         let Some(entry) = table.get_mut(&ino) else { return };
         entry.handles -= 1;
         entry.told = told;
         let missed = entry.file.failures() != told;
-        if entry.handles == 0 && !entry.file.has_unwritten() && !missed {
+        // Whoever is about to change it would do so unseen.
+        let used = Arc::strong_count(&entry.file) > 2;
+        if entry.handles == 0 && !entry.file.has_unwritten() && !missed && !used {
             table.remove(&ino);
             self.context.log.left(ino);
         }

@@ -11,6 +11,7 @@
 //! before is used any more, and until [`Taken`] is dropped nothing fills the cache again.
 
 use super::inode::File;
+use super::write::WritePast;
 use crate::ContentCache;
 use crate::cache::ALL;
 use futures_util::future::join_all;
@@ -141,5 +142,18 @@ impl File {
                 file.above.emptied();
             }
         })
+    }
+
+    /// An append was filed in `range` of the cache above, where the caller believed that the file
+    /// ends, and may be elsewhere. Who wrote it holds pages there, and is answered first; until
+    /// they are gone nothing comes back from there that would go over what is in the file.
+    pub fn forget_misfiled(self: &Arc<Self>, range: Range<u64>, past: WritePast) {
+        self.context.pages.not_coherent(self.ino);
+        if let Some(forgotten) = self.forget_written(range) {
+            tokio::spawn(async move {
+                forgotten.await;
+                drop(past);
+            });
+        }
     }
 }

@@ -42,9 +42,12 @@ impl Drop for WritePast {
 }
 
 impl File {
-    /// A write past the cache begins.
-    pub fn write_past(self: &Arc<Self>) -> WritePast {
-        let number = self.state.lock().past.begin();
+    /// A write past the cache begins, which that has filed in `misfiled`: until its end it has
+    /// something else there than the file.
+    pub fn write_past(self: &Arc<Self>, misfiled: Option<Range<u64>>) -> WritePast {
+        let past = &mut self.state.lock().past;
+        let number = past.begin();
+        misfiled.into_iter().for_each(|range| past.wrote(range, number));
         WritePast { file: self.clone(), number }
     }
 
@@ -143,7 +146,7 @@ impl File {
         }
         let taken_back = async {
             self.above.closed().await;
-            match budget.try_take_more(len) {
+            match budget.take_more(len).await {
                 Some(permit) => permit,
                 None => pending().await,
             }
@@ -214,12 +217,18 @@ impl File {
                 Some(right) => state.keeps_in_doubt(session, right),
                 None => state.keeps_under(session, right),
             }
+            state.dirty.append = append;
+            if !data.is_empty() {
+                state.waiting.written((self.context.clock)());
+            }
+            let full = self.buffer(state, off, data, way, permit);
             if let Spent::Credit(credit) = spent {
                 state.dirty.spend(credit);
             }
-            state.dirty.append = append;
-            state.waiting.written((self.context.clock)());
-            let full = self.buffer(state, off, data, way, permit);
+            if state.dirty.is_empty() {
+                // A page of which nothing is newer than what was written past it.
+                state.forget_times();
+            }
             (full, state.dirty.is_scattered(), stays)
         };
         self.launch(full);

@@ -41,6 +41,16 @@ impl Filesystem {
         self.inner.files.view_now(self.inner.group.leases.attr(ino)?)
     }
 
+    /// Size of an open file, with what is not committed yet, as far as is known here.
+    pub fn size_now(&self, handle: HandleId) -> Option<u64> {
+        Some(self.inner.files.handle(handle).ok()?.file.size())
+    }
+
+    /// Whether a file was opened to append.
+    pub fn is_append(&self, handle: HandleId) -> bool {
+        self.inner.files.handle(handle).is_ok_and(|handle| handle.append)
+    }
+
     /// Whether it is known that a file has no set-id bits, although its attributes are not: this
     /// mount may write ranges of it.
     pub fn has_no_set_ids(&self, ino: InodeId) -> bool {

@@ -169,8 +169,8 @@ impl Filesystem {
     /// in it could not be, or why what was written to it is lost.
     pub async fn sync_dir(&self, ino: InodeId) -> Result<()> {
         let Inner { log, group, files, .. } = &*self.inner;
-        log.settle_all().await?;
-        group.sessions.check()?;
+        let settled = log.settle_all().await;
+        group.sessions.check().and(settled)?;
         files.sweep();
         log.take_lost(Some(ino))
     }

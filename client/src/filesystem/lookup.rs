@@ -51,13 +51,17 @@ impl Filesystem {
             return known;
         }
         let op = v1::LookupOp { parent: parent.0, name: name_of(name) };
+        let start = leases.start();
         match self.inner.requests.ask(Op::Lookup(op)).await? {
             Reply::Missing(_) => Err(Error::new(ErrorKind::NotFound, "no such name")),
             Reply::Attr(attr) | Reply::Open(v1::OpenReply { attr: Some(attr), .. }) => {
                 let ino = InodeId(attr.ino);
                 let file = self.inner.files.get(ino).filter(|file| file.is_dirty());
-                // What was done to it here may not be told yet, nor known any more.
-                match file.is_some() || self.inner.group.leases.writes(ino) {
+                // What was done to it here may not be told yet, nor known any more; or it was told
+                // after this was answered.
+                let (writes, unpublished) =
+                    (leases.writes(ino), self.inner.log.is_unpublished(ino));
+                match file.is_some() || writes || unpublished || !leases.keeps_since(start, ino) {
                     true => self.get_attr(ino).await,
                     false => match self.inner.files.view_now(attr.try_into()?) {
                         Some(attr) => Ok(attr),

@@ -10,7 +10,7 @@ use weft_net::trace::carried;
 use weft_proto::mode::{SET_IDS, SETUID};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{InodeId, Result, v1};
+use weft_proto::{ErrorKind, InodeId, Result, v1};
 
 pub(super) fn name_of(name: &[u8]) -> Bytes {
     Bytes::copy_from_slice(name)
@@ -157,9 +157,19 @@ impl Filesystem {
             new_name: name_of(new_name),
             flags,
         };
-        let moved = self.inner.group.leases.child(parent, name);
+        let moved = match self.inner.group.leases.child(parent, name) {
+            Some(ino) => Some(ino),
+            // It may be one of which something waits here.
+            None => match self.lookup(parent, name).await {
+                Ok(attr) => Some(attr.ino),
+                Err(e) if matches!(e.kind, ErrorKind::TimedOut | ErrorKind::Unavailable) => {
+                    return Err(e);
+                }
+                Err(_) => None,
+            },
+        };
         if moved.is_none() {
-            // It may be any.
+            // It may be any still.
             self.inner.files.write_ranges_back().await?;
         }
         if let Some(file) = moved.and_then(|ino| self.inner.files.get(ino))

@@ -1,9 +1,10 @@
 //! Writes, through a cache above and past it.
 
 use super::facade::Filesystem;
-use crate::file::{End, File, Handle, Ticket, Way};
-use crate::types::{HandleId, Via};
+use crate::file::{End, File, Handle, Ticket, Way, WritePast};
+use crate::types::{HandleId, Via, Writing};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use weft_proto::{Result, SessionId, v1};
@@ -22,6 +23,27 @@ fn expected(handle: &Handle, range: &Range<u64>, other: bool) -> Option<v1::Reco
     positioned.then(|| handle.pattern.note(range.clone()))
 }
 
+/// Where something was written that was meant for `range`, or at the end of file if `append`.
+fn landed(file: &File, range: Range<u64>, append: bool) -> Range<u64> {
+    match append {
+        // The caller may know of another end than it was when they landed.
+        true => range.start.min(file.size().saturating_sub(range.end - range.start))..u64::MAX,
+        false => range,
+    }
+}
+
+/// What was there before in `range` is forgotten: before the write past it is answered, unless its
+/// caller holds pages there.
+async fn forget_old(file: &Arc<File>, via: Via, range: Range<u64>, past: WritePast) {
+    if via == Via::Cache {
+        return file.forget_misfiled(range, past);
+    }
+    if let Some(forgotten) = file.forget_written(range) {
+        forgotten.await;
+    }
+    drop(past);
+}
+
 impl Filesystem {
     /// Takes `data` into the write buffer, or commits it if another mount uses the file; answers
     /// how much of it was taken (all, unless an error came in between). With an append handle `off`
@@ -34,13 +56,13 @@ impl Filesystem {
     /// [`Self::write`], through a cache above or past it.
     pub async fn write_via(
         &self,
-        handle: HandleId,
+        id: HandleId,
         off: u64,
         data: &[u8],
-        via: Via,
+        how: impl Into<Writing>,
     ) -> Result<usize> {
-        let id = handle;
         let handle = self.inner.files.handle(id)?;
+        let Writing { via, append, sync } = how.into();
         let file = &handle.file;
         let back = via == Via::WriteBack;
         let session = self.inner.group.sessions.current().id;
@@ -49,22 +71,24 @@ impl Filesystem {
             if back { file.may_write_back(session) } else { Ok(()) }
         };
         // The cache writes pages back through any handle.
-        let append = handle.append && !back;
-        let past = (via == Via::Direct).then(|| file.write_past());
+        let append = append.unwrap_or(handle.append) && !back;
         let range = off..off.saturating_add(data.len() as u64);
+        // What is appended through the cache that has where the caller believes that the file ends.
+        let misfiled = (append && via == Via::Cache).then(|| range.clone());
+        let past = (append || via == Via::Direct).then(|| file.write_past(misfiled));
         let records = expected(&handle, &range, append || back);
         let ticket = match via {
             Via::Direct => None,
             via => Some(file.above.begin(range.clone(), via, true).await),
         };
         let way = match via {
-            Via::Direct => Way::Past(past.as_ref()),
-            Via::Cache => Way::Along(ticket.as_ref()),
             Via::WriteBack => Way::Back,
+            _ if past.is_some() => Way::Past(past.as_ref()),
+            _ => Way::Along(ticket.as_ref()),
         };
         let was_covered = file.is_covered(&range);
         let write = async {
-            if let (Via::Cache, Some(ticket)) = (via, &ticket) {
+            if let Way::Along(Some(ticket)) = way {
                 file.may_fill(ticket, records).await?;
             }
             if !back {
@@ -73,7 +97,7 @@ impl Filesystem {
             handle.writes();
             let write = file.write(off, data, append, records, way, permitted);
             let (written, buffered) = write.await?;
-            handle.wrote(back, buffered).await?;
+            handle.wrote(back, sync, buffered).await?;
             Ok((written, buffered))
         };
         let written = match via {
@@ -86,26 +110,24 @@ impl Filesystem {
             },
             _ => write.await,
         };
-        if let (Via::Cache, Some(ticket)) = (via, &ticket) {
-            self.forget_filled(file, ticket).await;
-        }
+        let fills = ticket.as_ref().filter(|_| via == Via::Cache);
+        self.forget_filled(file, fills).await;
         // No recall would find them, or found them before what was written was there.
         let is_alone = matches!(written, Ok((_, false)));
         let uncovered = is_alone && via == Via::Cache && !(was_covered && file.is_covered(&range));
-        if ticket.is_some_and(|ticket| ticket.ends(false) != End::Good) || uncovered {
+        let is_stale = ticket.is_some_and(|ticket| ticket.ends(false) != End::Good);
+        match past {
+            Some(past) => forget_old(file, via, landed(file, range, append), past).await,
             // The pages that it changed may hold more than that, from before.
-            file.forget_behind(range);
-        } else if via == Via::Direct
-            && let Some(forgotten) = self.written_past(id, off, data.len())
-        {
-            forgotten.await;
+            None if is_stale || uncovered => file.forget_behind(range),
+            None => {}
         }
         written.map(|(written, _)| written)
     }
 
     /// Who fills pages may have read before what was written was there to be read: forgets them.
-    async fn forget_filled(&self, file: &File, ticket: &Ticket<'_>) {
-        let Some(cache) = self.inner.pages.cache() else { return };
+    async fn forget_filled(&self, file: &File, ticket: Option<&Ticket<'_>>) {
+        let Some((ticket, cache)) = ticket.zip(self.inner.pages.cache()) else { return };
         for range in ticket.wrote() {
             let forgotten = cache.forget(file.ino, range);
             // Whoever takes back what is cached may wait for this write, and takes these as well.
@@ -139,25 +161,6 @@ impl Filesystem {
         }
     }
 
-    /// Bytes were written past the cache above: what that has of them is good no more, and a read
-    /// may have filled it meanwhile. Answers when it is gone, before which the write must not be
-    /// answered; `None` if nothing is cached.
-    fn written_past(
-        &self,
-        handle: HandleId,
-        off: u64,
-        len: usize,
-    ) -> Option<impl Future<Output = ()> + Send + use<>> {
-        let handle = self.inner.files.handle(handle).ok()?;
-        let len = len as u64;
-        let range = match handle.append {
-            // The caller may know of another end than it was when they landed.
-            true => off.min(handle.file.size().saturating_sub(len))..u64::MAX,
-            false => off..off.saturating_add(len),
-        };
-        handle.file.forget_written(range)
-    }
-
     /// [`Self::write`] if it need not wait: a lease to write, room in the buffer, nothing to send
     /// first, nothing cached that a write past the cache makes old. `None` says that nothing was
     /// taken in. Must be called inside a runtime.
@@ -166,17 +169,22 @@ impl Filesystem {
         handle: HandleId,
         off: u64,
         data: &[u8],
-        via: Via,
+        how: impl Into<Writing>,
     ) -> Option<Result<usize>> {
         let id = handle;
+        let Writing { via, append, sync } = how.into();
         let back = via == Via::WriteBack;
-        let handle = self.inner.files.handle(id).ok().filter(|handle| !handle.sync || back)?;
-        handle.writes();
-        let file = &handle.file;
-        if via == Via::Cache && (!file.above.is_open() || file.is_cached_alone()) {
+        let handle = self.inner.files.handle(id).ok()?;
+        if (sync || handle.sync) && !back {
             return None;
         }
-        let append = handle.append && !back;
+        handle.writes();
+        let file = &handle.file;
+        let append = append.unwrap_or(handle.append) && !back;
+        let misfiled = append && via == Via::Cache;
+        if via == Via::Cache && (misfiled || !file.above.is_open() || file.is_cached_alone()) {
+            return None;
+        }
         expected(&handle, &(off..off.saturating_add(data.len() as u64)), append || back);
         let way = match via {
             Via::Direct => Way::Past(None),

@@ -25,8 +25,14 @@ const LONG_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Group {
     /// A request that changes nothing that is replicated. What the answer says is believed of what
-    /// has not changed here since `start`.
-    pub async fn ask(&self, op: Op, start: Start, deadline: Instant) -> Result<Reply> {
+    /// has not changed here since `start`, after `heard` was called with it.
+    pub async fn ask(
+        &self,
+        op: Op,
+        start: Start,
+        deadline: Instant,
+        heard: impl Fn(&v1::MetaReply),
+    ) -> Result<Reply> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         loop {
             let session = self.sessions.current();
@@ -41,6 +47,7 @@ impl Group {
                 }
                 Err(failed) => return Err(failed.into()),
                 Ok(answered) => {
+                    heard(&answered.reply);
                     self.leases.learn(start, &op, &answered.reply);
                     return answered.result();
                 }

@@ -55,6 +55,7 @@ pub(crate) struct ChangeLog {
 
 impl ChangeLog {
     pub fn new(group: Arc<Group>) -> Self {
+        let owed = Arc::new(Owed::new(group.sessions.clone()));
         Self {
             group,
             count: AtomicUsize::new(0),
@@ -63,7 +64,7 @@ impl ChangeLog {
             due: Default::default(),
             filled: Notify::new(),
             hurry: AtomicBool::new(false),
-            owed: Arc::default(),
+            owed,
         }
     }
 
@@ -135,10 +136,17 @@ impl ChangeLog {
         if !self.owes() {
             return Ok(());
         }
-        timeout_at(self.group.deadline(), self.owed.paid()).await.map_err(|_| {
-            let what = "what was closed in a session that is over is not committed yet";
-            Error::new(ErrorKind::TimedOut, what)
-        })
+        let paid = timeout_at(self.group.deadline(), self.owed.paid());
+        tokio::select! {
+            biased;
+            paid = paid => paid.map_err(|_| {
+                let what = "what was closed in a session that is over is not committed yet";
+                Error::new(ErrorKind::TimedOut, what)
+            }),
+            () = self.group.sessions.ended() => {
+                Err(Error::new(ErrorKind::Unavailable, "the mount has ended"))
+            }
+        }
     }
 
     /// Whether a place was neither filled nor given up.

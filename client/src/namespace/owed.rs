@@ -3,6 +3,7 @@
 //!
 //! Invariant: what is done or synced later comes after it, as if it had its place still (I2).
 
+use crate::meta::Sessions;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -26,8 +27,8 @@ struct Count {
     paid: u64,
 }
 
-#[derive(Default)]
 pub(super) struct Owed {
+    sessions: Arc<Sessions>,
     files: OnceLock<Weak<dyn Owing>>,
     count: watch::Sender<Count>,
     /// Somebody pays.
@@ -35,6 +36,11 @@ pub(super) struct Owed {
 }
 
 impl Owed {
+    pub fn new(sessions: Arc<Sessions>) -> Self {
+        let (files, count, pays) = Default::default();
+        Self { sessions, files, count, pays }
+    }
+
     /// Tells who has content. Only the first is taken.
     pub fn set_owing(&self, files: Weak<dyn Owing>) {
         let _ = self.files.set(files);
@@ -65,8 +71,9 @@ impl Owed {
                 }
                 continue;
             }
-            // Without its files the mount is no more.
-            let Some(files) = self.files.get().and_then(Weak::upgrade) else { return };
+            // Without its files the mount is no more, nor without any session to come.
+            let files = self.files.get().and_then(Weak::upgrade);
+            let Some(files) = files.filter(|_| !self.sessions.have_ended()) else { return };
             let all = files.pay().await;
             drop(files);
             match all {

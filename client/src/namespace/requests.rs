@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{Kind, Result};
+use weft_proto::{InodeId, Kind, Result, v1};
 
 /// Asks the group, and changes what it keeps.
 pub(crate) struct Requests {
@@ -33,8 +33,33 @@ impl Requests {
             // What is done here after that the group need not have heard of when it answers.
             let start = self.group.leases.start();
             self.settle_for(&op).await?;
-            self.group.ask(op, start, deadline).await
+            self.group.ask(op, start, deadline, |reply| self.doubt_untold(reply)).await
         })
+    }
+
+    /// What was done here in a session that is over, and is told later, is not in what the group
+    /// answers to who asked by other inodes or names: that teaches nothing of what it was done to.
+    fn doubt_untold(&self, reply: &v1::MetaReply) {
+        if self.log.is_empty() {
+            return;
+        }
+        let of = |attr: &v1::Attr| InodeId(attr.ino);
+        let inos: Vec<InodeId> = match &reply.result {
+            Some(Reply::Attr(attr)) => vec![of(attr)],
+            Some(Reply::Open(found)) => found.attr.iter().map(of).collect(),
+            Some(Reply::LookupMany(found)) => {
+                let found = found.items.iter().filter_map(|item| item.found.as_ref());
+                found.filter_map(|found| found.attr.as_ref()).map(of).collect()
+            }
+            Some(Reply::LeaseMany(found)) => found.attrs.iter().map(of).collect(),
+            Some(Reply::ReadDir(page)) => {
+                page.entries.iter().filter_map(|entry| entry.attr.as_ref()).map(of).collect()
+            }
+            _ => Vec::new(),
+        };
+        let leases = &self.group.leases;
+        let untold = |ino: &InodeId| !leases.writes(*ino) && self.log.is_unpublished(*ino);
+        inos.into_iter().filter(untold).for_each(|ino| leases.unsure_of(ino));
     }
 
     /// A request that works long on its server.
@@ -55,6 +80,12 @@ impl Requests {
                 Ok(reply) => return Ok(reply),
             }
         }
+    }
+
+    /// [`Self::ask`] by who holds a file in order, and has waited for the log before.
+    pub async fn ask_in_order(&self, op: Op) -> Result<Reply> {
+        let start = self.group.leases.start();
+        self.group.ask(op, start, self.deadline(), |_| ()).await
     }
 
     /// [`Self::change`] by who holds a file in order, and has waited for the log before: places in

@@ -75,12 +75,7 @@ async fn revoke(releaser: &Releaser, files: &Weak<Files>, recall: Recall) {
         let (maps, of_map) = (files.needs_map(InodeId(recall.ino)).await, true);
         let Recall { ino, seq, .. } = recall;
         let items = vec![Item { ino, seq, maps, of_map, keep_read: true, open_seq: 0 }];
-        if let Err(error) =
-            releaser.requests.ask(Op::ReturnLeases(v1::ReturnLeasesOp { items })).await
-        {
-            debug!(%error, "it was not told who maps a file");
-        }
-        return;
+        return releaser.tell(items, || ()).await;
     }
     if let Some(answer) = releaser.release(&files, recall).await {
         releaser.return_items(vec![answer]).await;

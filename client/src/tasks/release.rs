@@ -25,7 +25,7 @@ use v1::return_leases_op::Item;
 use weft_net::buggify::{self, Point};
 use weft_proto::planted::{self, Bug};
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{InodeId, SessionId, v1};
+use weft_proto::{ErrorKind, InodeId, SessionId, v1};
 
 /// Pause before what could not be told is told again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
@@ -180,13 +180,30 @@ impl Releaser {
         taken
     }
 
-    /// If it does not get through, the leader asks again, or the session has ended and all with it.
+    /// Tells the leader what is given back, until it has heard of it.
     pub async fn return_items(&self, returns: Vec<Return<'_>>) {
         let items = returns.iter().map(|(item, ..)| *item).collect();
+        let (answering, mut taken): (Vec<_>, Vec<_>) =
+            returns.into_iter().map(|(_, answering, taken)| (answering, taken)).unzip();
+        // Who reads or writes meanwhile asks for a new lease, which has a time limit.
+        self.tell(items, || taken.clear()).await;
+        drop(answering);
+    }
+
+    /// Tells the leader, as often as it takes to reach it: it asks for nothing twice, and others
+    /// wait. When the session has ended, that has told it. Calls `late` at each failure.
+    pub async fn tell(&self, items: Vec<Item>, mut late: impl FnMut()) {
+        let session = self.sessions.current().id;
         let op = Op::ReturnLeases(v1::ReturnLeasesOp { items });
-        if let Err(error) = self.requests.ask(op).await {
-            debug!(%error, "leases were not returned");
+        while let Err(error) = self.requests.ask(op.clone()).await {
+            late();
+            let passes = matches!(error.kind, ErrorKind::TimedOut | ErrorKind::Unavailable);
+            if !passes || self.sessions.is_over(session) {
+                debug!(%error, "leases were not returned");
+                return;
+            }
+            debug!(%error, "leases are not returned yet; trying on");
+            sleep(RETRY_INTERVAL).await;
         }
-        drop(returns);
     }
 }

@@ -14,5 +14,5 @@ pub use data::ReadData;
 pub use dir::{DirEntry, DirPage};
 pub use lock::{Lock, LockKind};
 pub(crate) use mode_list::{ModeList, is_list};
-pub use open::{Allocate, HandleId, OpenFlags, Opened, Seek, Via};
+pub use open::{Allocate, HandleId, OpenFlags, Opened, Seek, Via, Writing};
 pub use stat::{Counters, StatFs, Warmed};

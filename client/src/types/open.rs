@@ -57,6 +57,24 @@ pub enum Via {
     WriteBack,
 }
 
+/// How a write comes. Of a [`Via`] alone: as its handle was opened to write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Writing {
+    /// What a cache above has to do with it.
+    pub via: Via,
+    /// Whether it goes to the end of file; `None` as the handle was opened. Programs change that of
+    /// what they have open (`F_SETFL`).
+    pub append: Option<bool>,
+    /// It is durable and visible before it is answered, however the handle was opened.
+    pub sync: bool,
+}
+
+impl From<Via> for Writing {
+    fn from(via: Via) -> Self {
+        Self { via, append: None, sync: false }
+    }
+}
+
 /// An open that succeeded.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {

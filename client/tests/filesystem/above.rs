@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet, yield_now};
-use weft_client::{ContentCache, Creator, Filesystem, HandleId, OpenFlags, Opened, Options, Via};
+use weft_client::{
+    ContentCache, Creator, Filesystem, HandleId, OpenFlags, Opened, Options, Via, Writing,
+};
 use weft_net::sync::Mutex;
 use weft_proto::{ErrorKind, InodeId, Result, v1};
 
@@ -448,6 +450,40 @@ async fn what_is_written_past_the_cache_is_not_cached_when_that_is_answered() {
     let stored = rig.fs.read(rig.handle, 2 * PAGE, PAGE as usize).await.unwrap();
     assert!(stored.into_bytes() == vec![6; PAGE as usize]);
     assert!(rig.fs.get_attr(rig.ino).await.unwrap().size == PAGE * PAGES + 10);
+}
+
+/// Programs change whether what they have open appends, and the kernel files what is appended where
+/// it believes that the file ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_appended_is_not_shown_where_the_kernel_has_filed_it() {
+    let rig = Rig::start().await;
+    rig.read_all().await;
+    let writing = |via, append| Writing { via, append: Some(append), sync: false };
+    // Held until it is answered.
+    rig.kernel.pages.lock().insert(2, Page::Locked);
+    let appended = rig.fs.write_via(rig.handle, 2 * PAGE, b"more", writing(Via::Cache, true)).await;
+    assert_eq!(appended, Ok(4));
+    rig.set(2, 9);
+    let forgotten = async {
+        while rig.kernel.shown().contains(&2) {
+            yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), forgotten).await.expect("it is still shown");
+    rig.read_all().await;
+    assert!(rig.read(PAGES).await.unwrap() == b"more");
+    // And what is open to append and does so no more.
+    let append = rig.open_to_append().await;
+    rig.fs.write_via(append, PAGE, b"here", writing(Via::Direct, false)).await.unwrap();
+    assert!(rig.read(1).await.unwrap()[..5] == *b"here\x07");
+    assert!(rig.fs.get_attr(rig.ino).await.unwrap().size == PAGE * PAGES + 4);
+    // One write that is to be durable waits for that.
+    let durable = Writing { sync: true, ..Via::Direct.into() };
+    assert!(rig.fs.write_now(append, 0, b"x", durable).is_none());
+    let told = || ["commit", "batch"].map(|name| rig.cluster.metadata.count(name));
+    let before = told();
+    rig.fs.write_via(append, 0, b"x", durable).await.unwrap();
+    assert_ne!(told(), before);
 }
 
 /// A cache in whose second page programs store just before it is forgotten: it writes that back, as

@@ -216,7 +216,7 @@ async fn what_follows_a_lost_append_leaves_no_hole() {
     let full = || Fault::RefusePut(ErrorKind::NoSpace);
     cluster.targets.iter().for_each(|target| target.set(full()));
     for len in [segment, SMALL] {
-        let written = fs.write_now(handle, 0, &vec![len as u8; len], Via::Cache);
+        let written = fs.write_now(handle, 0, &vec![len as u8; len], Via::Direct);
         assert_eq!(written.unwrap().unwrap(), len);
     }
     // Nobody has run meanwhile: the first is on its way, the second waits.

@@ -239,3 +239,33 @@ async fn a_mode_that_waits_for_a_closed_file_stays() {
     assert_eq!(metadata.state.lock().inodes[&ino.0].attr.mode & 0o777, 0o600);
     cluster.assert_no_violations();
 }
+
+/// The kernel releases a file behind the back of the program that closed it, and does next.
+#[tokio::test]
+async fn a_mode_is_that_of_a_file_which_is_released_meanwhile() {
+    let (cluster, fs) = client(|_| ()).await;
+    let metadata = &cluster.metadata;
+    let (handle, ino) = create(&fs, "f").await;
+    fs.write(handle, 0, &pattern(20_000, 1)).await.unwrap();
+    fs.close(handle, 7).await.unwrap();
+    metadata.hold_commits.send_replace(true);
+    let sync = tokio::spawn({
+        let fs = fs.clone();
+        async move { fs.sync().await }
+    });
+    while metadata.held.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    let mode = SetAttr { mode: Some(0o600), ..Default::default() };
+    let mut set = Box::pin(fs.set_attr(ino, None, mode));
+    // It waits for the commit.
+    assert!(futures_util::FutureExt::now_or_never(&mut set).is_none());
+    metadata.hold_commits.send_replace(false);
+    sync.await.unwrap().unwrap();
+    fs.release(handle).await.unwrap();
+    assert_eq!(set.await.unwrap().mode & 0o777, 0o600);
+    assert_eq!(fs.get_attr(ino).await.unwrap().mode & 0o777, 0o600);
+    fs.sync().await.unwrap();
+    assert_eq!(metadata.state.lock().inodes[&ino.0].attr.mode & 0o777, 0o600);
+    cluster.assert_no_violations();
+}

@@ -4,6 +4,8 @@ use crate::creates::content;
 use crate::fixture::alone::{client, create};
 use crate::fixture::pattern;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+use weft_client::SetAttr;
 use weft_proto::{ErrorKind, InodeId};
 
 /// What was closed has no place in the log any more when its session ends, and waits to go again.
@@ -70,6 +72,65 @@ async fn what_was_closed_in_an_earlier_session_has_its_size_all_the_while() {
         assert!(content(&cluster, "f").await == data, "round {round}");
         cluster.assert_no_violations();
     }
+}
+
+/// Nor do attributes of what is not open, for who looks by name, and then for who has looked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_set_in_an_earlier_session_is_seen_all_the_while() {
+    let (cluster, fs) = client(|_| ()).await;
+    let metadata = &cluster.metadata;
+    let ((handle, ino), (other, first)) = (create(&fs, "f").await, create(&fs, "other").await);
+    fs.release(handle).await.unwrap();
+    fs.release(other).await.unwrap();
+    fs.sync().await.unwrap();
+    metadata.hold_batches.send_replace(true);
+    let private = SetAttr { mode: Some(0o600), ..Default::default() };
+    // More than one batch takes.
+    for _ in 0..600 {
+        fs.set_attr(first, None, private).await.unwrap();
+    }
+    fs.set_attr(ino, None, private).await.unwrap();
+    assert_eq!(metadata.count("set_attr"), 0, "unasked");
+    let before = fs.session();
+    metadata.expire_sessions();
+    while fs.session() == before {
+        tokio::task::yield_now().await;
+    }
+    metadata.grant_lookups.store(true, Ordering::SeqCst);
+    let asked = metadata.count("lookup");
+    let looks = tokio::spawn({
+        let fs = fs.clone();
+        async move { fs.lookup(InodeId::ROOT, b"f").await.unwrap().mode }
+    });
+    while metadata.count("lookup") == asked {
+        tokio::task::yield_now().await;
+    }
+    metadata.hold_batches.send_replace(false);
+    assert_eq!(looks.await.unwrap() & 0o777, 0o600);
+    assert_eq!(fs.get_attr(ino).await.unwrap().mode & 0o777, 0o600);
+    cluster.assert_no_violations();
+}
+
+/// What was closed can never be committed then: nobody is to wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_syncs_is_told_that_the_cluster_was_restored() {
+    let (cluster, fs) = client(|options| options.op_deadline = Duration::MAX).await;
+    let (other, _) = create(&fs, "other").await;
+    fs.fsync(other, false).await.unwrap();
+    *cluster.metadata.refuse_makes.lock() = Some(ErrorKind::Unavailable);
+    let (handle, _) = create(&fs, "f").await;
+    fs.write(handle, 0, b"abc").await.unwrap();
+    fs.close(handle, 7).await.unwrap();
+    fs.release(handle).await.unwrap();
+    cluster.metadata.confinement.lock().incarnation = 1;
+    cluster.metadata.expire_sessions();
+    fs.ended().await;
+    let told = async {
+        let synced = [fs.fsync(other, false).await, fs.sync_dir(InodeId::ROOT).await];
+        synced.map(|told| told.map_err(|error| error.kind))
+    };
+    let told = tokio::time::timeout(Duration::from_secs(60), told).await;
+    assert_eq!(told, Ok([Err(ErrorKind::Stale); 2]));
 }
 
 /// Who makes many files need not sync each: the directory is enough to hear what became of them.

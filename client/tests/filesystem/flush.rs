@@ -183,6 +183,21 @@ async fn who_may_go_on_to_read_may_write_again_once_the_right_to_is_back() {
     cluster.assert_no_violations();
 }
 
+/// The leader does not ask for it twice, and others wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_given_back_until_the_leader_has_heard_of_it() {
+    let (cluster, _fs, _handle, ino) = hasty().await;
+    let metadata = &cluster.metadata;
+    metadata.refuse_returns.store(true, Ordering::SeqCst);
+    metadata.recall(ino.0);
+    // More than one request comes to within its deadline.
+    until(|| metadata.refused_returns.load(Ordering::SeqCst) > 15).await;
+    metadata.refuse_returns.store(false, Ordering::SeqCst);
+    until(|| metadata.count("return_leases") > 0).await;
+    assert_eq!(content(&cluster, ino).await, b"abc");
+    cluster.assert_no_violations();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_is_not_given_back_before_what_was_made_in_it_is_told() {
     let (cluster, fs) = client(|options| options.op_deadline = Duration::from_millis(200)).await;

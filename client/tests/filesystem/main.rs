@@ -5,6 +5,7 @@ mod above;
 mod appends;
 mod basics;
 mod batches;
+mod bounds;
 mod creates;
 mod displaced;
 #[path = "../fixture/mod.rs"]

@@ -143,6 +143,12 @@ pub enum Op<'a> {
         write_back: bool,
         /// The caller may not keep set-id bits.
         drop_set_ids: bool,
+        /// The open file has `O_APPEND` now: programs set and clear that (`F_SETFL`). `RWF_APPEND`
+        /// of one call is not told.
+        append: bool,
+        /// The file, or this one call (`RWF_DSYNC`), asks for `O_DSYNC`. Linux obeys that itself by
+        /// a sync for some writes only.
+        sync: bool,
     },
     Flush {
         fh: u64,
@@ -372,9 +378,11 @@ fn write<'a>(mut r: Reader<'a>, tail: Reader<'a>) -> Result<Op<'a>, Malformed> {
     const CACHE: u32 = 1 << 0;
     const KILL_SUIDGID: u32 = 1 << 2;
     let (fh, offset, size, flags) = (r.u64()?, r.u64()?, r.u32()?, r.u32()?);
+    let (_lock_owner, of_file) = (r.u64()?, r.u32()? as i32);
+    let (append, sync) = (of_file & libc::O_APPEND != 0, of_file & libc::O_DSYNC != 0);
     let (direct, write_back) = (flags & LOCK_OWNER != 0, flags & CACHE != 0);
     let (drop_set_ids, data) = (flags & KILL_SUIDGID != 0, exactly(tail, size)?);
-    Ok(Op::Write { fh, offset, data, direct, write_back, drop_set_ids })
+    Ok(Op::Write { fh, offset, data, direct, write_back, drop_set_ids, append, sync })
 }
 
 fn forget_many<'a>(mut r: Reader<'_>, mut tail: Reader<'a>) -> Result<Forgotten<'a>, Malformed> {

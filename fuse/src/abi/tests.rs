@@ -56,8 +56,14 @@ fn requests_decode_as_the_kernel_lays_them_out() {
     for flags in 0..16 {
         let bit = |bit: u32| flags & 1 << bit != 0;
         let (write_back, direct, drop_set_ids) = (bit(0), bit(1), bit(2));
-        let write = [longs(&[3, 4096]), words(&[5, flags]), longs(&[0]), words(&[0, 0])].concat();
-        let written = Op::Write { fh, offset, data, direct, write_back, drop_set_ids };
+        let (append, sync) = (bit(0) != bit(3), bit(3));
+        let of_file = if append { libc::O_APPEND } else { libc::O_NONBLOCK };
+        let of_file = (of_file | if sync { libc::O_DSYNC } else { libc::O_DIRECT }) as u32;
+        let owner = u64::MAX;
+        let write = [longs(&[3, 4096]), words(&[5, flags]), longs(&[owner]), words(&[of_file, 0])];
+        let write = write.concat();
+        let written =
+            Op::Write { fh, offset, data, direct, write_back, drop_set_ids, append, sync };
         assert_eq!(op(16, &write, data), written);
         assert_eq!(op(15, &write, b""), Op::Read { fh, offset, size: 5, direct });
     }

@@ -21,6 +21,8 @@ pub const SLOW_TO_OPEN: &str = "slow to open";
 pub const SLOW_TO_CLOSE: &str = "slow to close";
 /// Reads of it wait until the gate is open, and find nothing.
 pub const SLOW_TO_READ: &str = "slow to read";
+/// Writes of it wait until the gate is open, and change nothing.
+pub const SLOW_TO_WRITE: &str = "slow to write";
 /// Whoever looks it up makes the handler panic.
 pub const BAD: &str = "bad";
 
@@ -168,6 +170,9 @@ impl Handler for Memory {
             Op::Open { .. } if is(SLOW_TO_OPEN) => self.wait(Reply::Open(OPEN)),
             Op::Flush { .. } if is(SLOW_TO_CLOSE) => self.wait(Reply::Empty),
             Op::Read { .. } if is(SLOW_TO_READ) => self.wait(Reply::Data(Vec::new())),
+            Op::Write { data, .. } if is(SLOW_TO_WRITE) => {
+                self.wait(Reply::Written(data.len() as u32))
+            }
             Op::Fsync { .. } if slow => self.wait(Reply::Empty),
             Op::SetLkW(_) if slow => self.wait_or_hear(),
             ref op => Outcome::Done(self.answer(&request.header, op)),

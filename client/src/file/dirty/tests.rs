@@ -10,6 +10,7 @@ use weft_proto::{Geometry, PgId, Profile, SegmentId, SessionId};
 
 const SEGMENT: u64 = 1 << 20;
 const SPAN: usize = 3 << 20;
+const BUDGET: usize = 1 << 30;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -52,7 +53,8 @@ fn segment(seq: u64, length: u64) -> Segment {
 struct World {
     dirty: Dirty,
     budget: Arc<Semaphore>,
-    flying: Vec<BufferNo>,
+    /// Flights, each with the bytes of its buffer, which may not be wanted any more.
+    flying: Vec<(BufferNo, Option<(Bytes, Permits)>)>,
     stored: Vec<Bytes>,
     committed: Vec<u8>,
     model: Vec<u8>,
@@ -69,7 +71,8 @@ impl World {
             let room = (SEGMENT - off % SEGMENT) as usize;
             let (head, tail) = rest.split_at(rest.len().min(room));
             let permit = self.budget.clone().try_acquire_many_owned(head.len() as u32).unwrap();
-            self.flying.extend(self.dirty.write(off, head, SEGMENT, permit));
+            let full = self.dirty.write(off, head, SEGMENT, permit);
+            self.launch(full);
             off += head.len() as u64;
             rest = tail;
         }
@@ -85,14 +88,22 @@ impl World {
         if len > 0 {
             let permit = self.budget.clone().try_acquire_many_owned(len as u32).unwrap();
             self.dirty.spill(&parts, SEGMENT, permit);
-            let closed = self.dirty.close_all(false, SEGMENT);
-            self.flying.extend(closed);
+            self.close_all(false);
         }
     }
 
+    fn close_all(&mut self, inline: bool) {
+        let closed = self.dirty.close_all(inline, SEGMENT);
+        self.launch(closed);
+    }
+
+    fn launch(&mut self, buffers: Vec<BufferNo>) {
+        self.flying.extend(buffers.into_iter().map(|no| (no, self.dirty.payload(no))));
+    }
+
     fn land(&mut self) {
-        for no in std::mem::take(&mut self.flying) {
-            let Some(payload) = self.dirty.payload(no) else { continue };
+        for (no, payload) in std::mem::take(&mut self.flying) {
+            let Some((payload, _permits)) = payload else { continue };
             // One, or several if there is no room for one.
             let most = if no % 2 == 0 { usize::MAX } else { 40_000 };
             let mut segments = Vec::new();
@@ -112,7 +123,7 @@ impl World {
     fn relaunch(&mut self, buffers: &[BufferNo]) {
         let (launched, dropped) = self.dirty.relaunch(buffers);
         self.settle(&dropped);
-        self.flying.extend(launched);
+        self.launch(launched);
     }
 
     fn send(&mut self) {
@@ -158,6 +169,23 @@ impl World {
         assert!(seen == self.model);
         let live: u64 = self.dirty.places.iter().map(|(r, _)| r.end - r.start).sum();
         assert_eq!(self.dirty.live(), live);
+        self.check_memory();
+    }
+
+    /// Bytes that anybody has count against the budget.
+    fn check_memory(&self) {
+        let mut memory: usize = self.dirty.buffers.values().map(Buffer::len).sum();
+        let mut seen = HashSet::new();
+        for (no, payload) in &self.flying {
+            if let Some((bytes, _)) = payload
+                && !self.dirty.buffers.contains_key(no)
+                && seen.insert(no)
+            {
+                memory += bytes.len();
+            }
+        }
+        let counted = BUDGET - self.budget.available_permits();
+        assert!(memory <= counted, "{memory} bytes, of which {counted} are counted");
     }
 }
 
@@ -194,6 +222,44 @@ fn a_buffer_counts_for_two_parts_of_the_budget() {
     assert!(counted >= 8 * 5000, "{counted}");
     dirty.cut(0..u64::MAX);
     assert!(budgets.iter().all(|budget| budget.available_permits() == LIMIT));
+}
+
+/// Whoever overwrites what is on its way waits for room as others do.
+#[test]
+fn what_flies_counts_though_nobody_wants_it() {
+    const LIMIT: usize = 4 << 20;
+    let budget = Arc::new(Semaphore::new(LIMIT));
+    let mut dirty = Dirty::default();
+    let permit = budget.clone().try_acquire_many_owned(SEGMENT as u32).unwrap();
+    let full = dirty.write(0, &vec![1; SEGMENT as usize], SEGMENT, permit);
+    let flight = dirty.payload(full[0]);
+    dirty.cut(0..u64::MAX);
+    assert!(dirty.is_empty() && !dirty.is_flying(BufferNo::MAX));
+    assert_eq!(budget.available_permits(), LIMIT - SEGMENT as usize);
+    drop(flight);
+    assert_eq!(budget.available_permits(), LIMIT);
+}
+
+/// As long as they are to be committed, and once however often they are overwritten.
+#[test]
+fn bytes_of_a_quota_are_spent() {
+    const CREDIT: usize = 1 << 20;
+    let [budget, credit] = [(); 2].map(|()| Arc::new(Semaphore::new(CREDIT)));
+    let take = |from: &Arc<Semaphore>, len| from.clone().try_acquire_many_owned(len).unwrap();
+    let mut dirty = Dirty::default();
+    let write = |dirty: &mut Dirty, off, len: u32| {
+        dirty.write(off, &vec![1; len as usize], SEGMENT, take(&budget, len));
+        dirty.spend(take(&credit, len));
+        CREDIT - credit.available_permits()
+    };
+    assert_eq!(write(&mut dirty, 0, 1000), 1000);
+    assert_eq!(write(&mut dirty, 1000, 500), 1500);
+    assert_eq!(write(&mut dirty, 800, 1000), 1800);
+    assert_eq!(write(&mut dirty, 800, 1000), 1800);
+    dirty.cut(1000..u64::MAX);
+    assert_eq!(CREDIT - credit.available_permits(), 1000);
+    dirty.forget(&[0, 1]);
+    assert_eq!(credit.available_permits(), CREDIT);
 }
 
 /// What was to be inline may be sent to storage while it is committed, and get there first.
@@ -242,7 +308,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
     fn the_newest_write_wins_whatever_is_under_way(ops in prop::collection::vec(op(), 1..60)) {
-        let budget = Arc::new(Semaphore::new(1 << 30));
+        let budget = Arc::new(Semaphore::new(BUDGET));
         let mut world = World {
             dirty: Dirty::default(),
             budget: budget.clone(),
@@ -268,8 +334,7 @@ proptest! {
                     world.committed[size as usize..].fill(0);
                 }
                 Op::Close(inline) => {
-                    let closed = world.dirty.close_all(inline, SEGMENT);
-                    world.flying.extend(closed);
+                    world.close_all(inline);
                 }
                 Op::Land => world.land(),
                 Op::Relaunch => {
@@ -288,13 +353,13 @@ proptest! {
             }
             world.check();
         }
-        world.flying.extend(world.dirty.close_all(false, SEGMENT));
+        world.close_all(false);
         world.land();
         while !world.dirty.is_empty() {
             world.commit();
             world.check();
         }
-        prop_assert_eq!(budget.available_permits(), 1 << 30, "all room is given back");
+        prop_assert_eq!(budget.available_permits(), BUDGET, "all room is given back");
         prop_assert_eq!(world.settled.len(), world.stored.len(), "none is forgotten");
     }
 
@@ -333,7 +398,7 @@ proptest! {
             let len = step.min((SEGMENT - off % SEGMENT) as usize);
             let permit = budget.clone().try_acquire_many_owned(len as u32).unwrap();
             for no in dirty.write(off, &vec![1; len], SEGMENT, permit) {
-                prop_assert_eq!(dirty.payload(no).unwrap().len() as u64, SEGMENT);
+                prop_assert_eq!(dirty.payload(no).unwrap().0.len() as u64, SEGMENT);
                 full += 1;
             }
             off += len as u64;
