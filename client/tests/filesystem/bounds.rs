@@ -92,9 +92,9 @@ async fn bytes_of_one_write_count_for_the_credit_of_a_quota() {
 /// Each try of an outage would leave as much on the targets, until the session is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_no_leader_was_told_of_is_stored_once() {
-    const TRIES: usize = 5;
+    const TRIES: usize = 3;
     let (cluster, fs) = client(|options| {
-        (options.op_deadline, options.flush_age) = (Duration::from_millis(300), NEVER);
+        (options.op_deadline, options.flush_age) = (Duration::from_secs(2), NEVER);
     })
     .await;
     let (handle, _) = create(&fs, "f").await;
