@@ -9,14 +9,15 @@ use tokio::task::JoinSet;
 use v1::log_entry::Body;
 use weft_proto::{SessionId, v1};
 
-/// A session that does not answer a recall for so many times its time to live is not renewed any
-/// more: a flush may have to wait for storage, and others wait for it.
-const RECALL_TIMEOUT_TTLS: u32 = 3;
+/// A session that for so many times its time to live does not answer a recall, or does not declare
+/// what it holds, is not renewed any more: a flush may have to wait for storage, and others wait for
+/// it.
+const ANSWER_TIMEOUT_TTLS: u32 = 3;
 
 /// Most sessions of one look that are told by name.
 const MAX_TOLD: usize = 10;
 
-/// Declares sessions dead that are silent, or that keep a recalled lease for too long.
+/// Declares sessions dead that are silent, or that owe an answer for too long.
 pub async fn expire_sessions(node: &Arc<Node>) {
     let ttl = node.config.session_ttl();
     let mut looks = Looks::begin();
@@ -32,14 +33,15 @@ pub async fn expire_sessions(node: &Arc<Node>) {
                 if !stall.is_zero() {
                     s.stalled(stall);
                 }
-                s.begin_expiry(now, ttl, RECALL_TIMEOUT_TTLS * ttl)
+                s.begin_expiry(now, ttl, ANSWER_TIMEOUT_TTLS * ttl)
             })
         };
         let count = dead.len();
         for (at, session) in dead.into_iter().enumerate() {
             tracing::info!(
                 session = session.0,
-                "session is silent or keeps a recalled lease for too long and is declared dead"
+                "session is silent, or keeps a recalled lease or what it holds to itself for too \
+                 long, and is declared dead"
             );
             // Not waited for: time goes on for the others.
             let node = node.clone();
@@ -64,8 +66,9 @@ pub async fn expire_sessions(node: &Arc<Node>) {
 fn ended(node: &Node, session: SessionId) -> v1::Event {
     let client = node.soft.with(|s| s.client_of(session)).unwrap_or_default();
     let what = format!(
-        "session {session} is over: it was silent, or kept what another needs for too long; its \
-         locks are given up, and what it had not flushed is not known here: {client:?}"
+        "session {session} is over: it was silent, or kept what another needs, or what it holds to \
+         itself, for too long; its locks are given up, and what it had not flushed is not known \
+         here: {client:?}"
     );
     events::warning("session-dead", what)
 }
