@@ -10,8 +10,8 @@ use v1::log_entry::Body;
 use weft_proto::{SessionId, v1};
 
 /// A session that for so many times its time to live does not answer a recall, or does not declare
-/// what it holds, is not renewed any more: a flush may have to wait for storage, and others wait for
-/// it.
+/// what it holds, is not renewed any more: a flush may have to wait for storage, and others wait
+/// for it.
 const ANSWER_TIMEOUT_TTLS: u32 = 3;
 
 /// Most sessions of one look that are told by name.
