@@ -55,6 +55,9 @@ enum Step {
     Start(&'static str),
     Cut(&'static str, Vec<&'static str>),
     Join(&'static str, Vec<&'static str>),
+    /// Nothing that the first sends reaches the others, or the other way round; until they join.
+    CutSending(&'static str, Vec<&'static str>),
+    CutHearing(&'static str, Vec<&'static str>),
     Hold(&'static str, Vec<&'static str>),
     Deliver(&'static str, Vec<&'static str>),
     /// Of a metadata server that is down: its folder is empty.
@@ -107,7 +110,7 @@ impl World {
         let servers: Vec<_> = SERVERS.into_iter().filter(|other| *other != name).collect();
         let others: Vec<_> = servers.iter().copied().chain(CLIENTS).chain(DAEMONS).collect();
         let pause = || Step::Pause(PAUSE);
-        let (what, steps) = match self.random.random_range(0..23) {
+        let (what, steps) = match self.random.random_range(0..27) {
             0 => (format!("crash {name}"), vec![Step::Crash(name), pause(), Step::Start(name)]),
             1 => (
                 format!("cut off {name}"),
@@ -130,6 +133,9 @@ impl World {
             19 | 20 => self.server_power_cut(),
             21 | 22 => self.wrong_clock(now),
             10 => self.late_puts(),
+            23 | 24 => self.cut_one_way(),
+            25 => self.cut_off_daemon(),
+            26 => self.stopped_client(),
             11 | 15 => self.cut_off_client(SESSION, " for long"),
             12 if !self.wiped_target => self.rot(),
             13 => {
@@ -268,6 +274,48 @@ impl World {
         (format!("cut off {client}, and hold what it sends to the daemons"), steps)
     }
 
+    /// A host is heard and hears nothing, or the other way round: what it asks is done, and it is
+    /// never told.
+    fn cut_one_way(&mut self) -> (String, Vec<Step>) {
+        let all: Vec<_> = SERVERS.into_iter().chain(DAEMONS).chain(CLIENTS).collect();
+        let host = all[self.random.random_range(0..all.len())];
+        let others: Vec<_> = all.into_iter().filter(|other| *other != host).collect();
+        let pause = if self.random.random_bool(0.3) { SESSION } else { PAUSE };
+        let (what, cut): (_, fn(_, _) -> _) = match self.random.random_bool(0.5) {
+            true => ("is not heard", Step::CutSending),
+            false => ("hears nothing", Step::CutHearing),
+        };
+        let steps = vec![cut(host, others.clone()), Step::Pause(pause), Step::Join(host, others)];
+        (format!("{host} {what}"), steps)
+    }
+
+    /// A daemon that runs, and that nobody reaches, or nobody but the metadata servers; perhaps
+    /// until it is given up.
+    fn cut_off_daemon(&mut self) -> (String, Vec<Step>) {
+        let daemon = DAEMONS[self.random.random_range(0..DAEMONS.len())];
+        let others = DAEMONS.into_iter().filter(|other| *other != daemon).chain(CLIENTS);
+        let whole = self.random.random_bool(0.5);
+        let others: Vec<_> = others.chain(SERVERS.into_iter().filter(|_| whole)).collect();
+        let pause = if self.random.random_bool(0.3) { GIVEN_UP } else { PAUSE };
+        let cut = Step::Cut(daemon, others.clone());
+        let from = if whole { "all" } else { "all but the metadata servers" };
+        let steps = vec![cut, Step::Pause(pause), Step::Join(daemon, others)];
+        (format!("cut {daemon} off {from}"), steps)
+    }
+
+    /// What a client sends and is sent comes when its session is over, all at once: to the others
+    /// it is a process that was stopped, and goes on.
+    fn stopped_client(&mut self) -> (String, Vec<Step>) {
+        let client = CLIENTS[self.random.random_range(0..CLIENTS.len())];
+        let others: Vec<_> = SERVERS.into_iter().chain(DAEMONS).collect();
+        let steps = vec![
+            Step::Hold(client, others.clone()),
+            Step::Pause(SESSION),
+            Step::Deliver(client, others),
+        ];
+        (format!("hold all messages of {client} for long"), steps)
+    }
+
     fn rot(&mut self) -> (String, Vec<Step>) {
         let any = self.random.random_range(0..DAEMONS.len());
         let daemon = *self.rotten.get_or_insert(any);
@@ -382,6 +430,12 @@ impl Script {
                 Step::Crash(host) => sim.crash(host),
                 Step::Start(host) => sim.bounce(host),
                 Step::Cut(host, from) => from.iter().for_each(|&o| sim.partition(host, o)),
+                Step::CutSending(host, to) => {
+                    to.iter().for_each(|&o| sim.partition_oneway(host, o));
+                }
+                Step::CutHearing(host, from) => {
+                    from.iter().for_each(|&o| sim.partition_oneway(o, host));
+                }
                 Step::Join(host, with) => with.iter().for_each(|&o| sim.repair(host, o)),
                 Step::Hold(host, from) => from.iter().for_each(|&o| sim.hold(host, o)),
                 Step::Deliver(host, from) => from.iter().for_each(|&o| sim.release(host, o)),
