@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use weft_fuse::Connection;
+use weft_fuse::{Connection, MountEntry};
 
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub struct MountRecord {
@@ -35,6 +35,9 @@ pub struct MountRecord {
     /// What the process said at its end, if not all that was written could be made durable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failed: Option<String>,
+    /// What is left of it goes, or has gone, for another process to mount it anew.
+    #[serde(default)]
+    pub making_room: bool,
 }
 
 impl MountRecord {
@@ -48,13 +51,23 @@ impl MountRecord {
         let process = Process::this().context("cannot find this process in /proc")?;
         let (supervisor, failed) = (None, None);
         let (device, life) = connection.map_or((None, None), |c| (Some(c.device), c.life));
-        Ok(Self { path, cluster, process, settings, device, life, supervisor, failed })
+        let making_room = false;
+        Ok(Self { path, cluster, process, settings, device, life, supervisor, failed, making_room })
     }
 
     /// The kernel's side of the mount, where it was noted.
     pub fn connection(&self) -> Option<Connection> {
         let (mount_point, life) = (self.path.clone(), self.life.clone());
         self.device.clone().map(|device| Connection { mount_point, device, life })
+    }
+
+    /// Whether this is what is mounted at its path, as far as both are known.
+    pub fn is_of(&self, mount: &MountEntry) -> bool {
+        let Some(device) = &self.device else { return true };
+        // The number alone is given out again.
+        let now = Connection::at(&self.path).and_then(|now| now.life);
+        let same_life = self.life.is_none() || now.is_none() || self.life == now;
+        *device == mount.device && same_life
     }
 
     /// The socket at which the process hands the mount over. Only this user may use its folder.
@@ -96,6 +109,11 @@ impl MountRecord {
                 self.process.pid
             ),
         }
+    }
+
+    /// Remembers that what is left of it goes.
+    pub fn make_room(self) -> Result<()> {
+        Self { making_room: true, ..self }.save()
     }
 
     /// Remembers a mount; replaces what was known of the same path.
@@ -233,63 +251,4 @@ fn folder() -> Result<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_record_without_a_good_word_is_a_failure() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("record");
-        let record =
-            MountRecord::of_this_process("/m".into(), vec!["a:1".into()], vec![], None).unwrap();
-        let write = |record: &MountRecord| {
-            fs::write(&file, serde_json::to_vec(record).unwrap()).unwrap();
-        };
-        assert_eq!(last_word(&file, &record.process), Ok(()));
-        write(&record);
-        assert_eq!(last_word(&file, &record.process), Err(None));
-        write(&MountRecord { failed: Some("no space".into()), ..record.clone() });
-        assert_eq!(last_word(&file, &record.process), Err(Some("no space".into())));
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let other = Process::of(child.id() as i32).unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!(last_word(&file, &other), Ok(()), "the path has another mount now");
-    }
-
-    /// A takeover came to nothing.
-    #[test]
-    fn who_serves_on_is_remembered_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("record");
-        let serves =
-            MountRecord::of_this_process("/m".into(), vec!["a:1".into()], vec![], None).unwrap();
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let heir =
-            MountRecord { process: Process::of(child.id() as i32).unwrap(), ..serves.clone() };
-        let remembered = || read(&file).map(|record| record.process);
-        serves.put_back_in(&file, &heir.process).unwrap();
-        assert_eq!(remembered(), None, "it was unmounted");
-        heir.save_in(&file).unwrap();
-        serves.put_back_in(&file, &serves.process).unwrap();
-        assert_eq!(remembered().as_ref(), Some(&heir.process), "another has it");
-        serves.put_back_in(&file, &heir.process).unwrap();
-        assert_eq!(remembered().as_ref(), Some(&serves.process));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        heir.put_back_in(&file, &serves.process).unwrap();
-        assert_eq!(remembered().as_ref(), Some(&serves.process), "it has died");
-    }
-
-    #[test]
-    fn paths_make_distinct_names() {
-        let names =
-            ["/mnt/a", "/mnt-a", "/mnt/%2da", "/mnt//a b", "/mnt/ä"].map(|p| escape(Path::new(p)));
-        assert_eq!(names[0], "mnt-a");
-        assert_eq!(names[1], "mnt%2da");
-        for (i, a) in names.iter().enumerate() {
-            assert!(!a.contains('/') && names[i + 1..].iter().all(|b| a != b), "{names:?}");
-        }
-        assert!(escape(&Path::new("/").join("x".repeat(300))).len() <= 200);
-    }
-}
+mod tests;

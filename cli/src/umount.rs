@@ -16,6 +16,8 @@ use weft_fuse::{MountEntry, mount_at};
 /// How long a mount may be busy without anybody who is seen to use it.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 const RELEASE_POLL: Duration = Duration::from_millis(20);
+/// A mount that can be used is recorded after so long.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Who ends as it should does not take longer.
 const DYING_TIMEOUT: Duration = Duration::from_secs(1);
 /// A process whose requests are answered is gone after so long, unless its core is dumped.
@@ -50,7 +52,7 @@ pub fn run(args: &Args) -> Result<()> {
         None => return give_up(&path),
     };
     may_unmount(&mount, Uid::effective())?;
-    let record = mounts::find(&path)?;
+    let record = record_of(&path, &mount)?;
     // Else it may be that nobody is there to unmount it from.
     if let Err(error) = record.iter().try_for_each(release) {
         eprintln!("weft: {error:#}");
@@ -132,6 +134,22 @@ fn give_up(path: &Path) -> Result<()> {
     record.remove()?;
     eprintln!("weft: the mount of {} had died, and is not brought back now", path.display());
     Ok(())
+}
+
+/// What is recorded of a mount. What is left of one that was there before says nothing of it; but
+/// what was mounted anew just now may be used before it is recorded.
+fn record_of(path: &Path, mount: &MountEntry) -> Result<Option<MountRecord>> {
+    let until = Instant::now() + RECORD_TIMEOUT;
+    loop {
+        match mounts::find(path)? {
+            Some(record) if !record.is_of(mount) => {}
+            found => return Ok(found),
+        }
+        if Instant::now() >= until {
+            return Ok(None);
+        }
+        sleep(RELEASE_POLL);
+    }
 }
 
 /// Who may not unmount is told so, in our words and not in those of the helper that would refuse.

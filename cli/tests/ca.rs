@@ -237,7 +237,8 @@ fn nothing_is_overwritten_and_mistakes_are_refused() {
     let issue = ["issue", "--role", "client", "--name", "a", "--out", "client-a"];
     assert!(place.refused(&issue).contains("not overwritten"));
     fs::remove_file(&cert).unwrap();
-    assert!(place.refused(&issue).contains("client-a.key"));
+    let said = place.refused(&issue);
+    assert!(said.contains("client-a.key") && said.contains("remove it"), "{said}");
     for (role, name, more) in [
         ("storage", "s1", &[][..]),
         ("storage", "s1", &["--host", "*.example.com"]),

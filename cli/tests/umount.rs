@@ -66,12 +66,27 @@ fn a_mount_whose_process_is_not_found_is_not_said_to_be_durable() {
     let at = dir.path().canonicalize().unwrap();
     let (run_dir, path) = (at.join("run"), at.join("mnt"));
     fs::create_dir(&path).unwrap();
-    for lazy in [false, true] {
+    let mut dead = sleeper();
+    let process = named(&dead);
+    dead.kill().unwrap();
+    dead.wait().unwrap();
+    for (lazy, earlier) in [(false, false), (true, false), (false, true)] {
         // Its requests are never read.
         let device = fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
         let (source, options) = (Some("weft:a:1"), Some(options.as_str()));
         mount(source, &path, Some("fuse.weft"), MsFlags::empty(), options).unwrap();
+        if earlier {
+            // Of a mount that was there before, that somebody has taken away by other means, and
+            // whose number this one has got.
+            let device = weft_fuse::mount_at(&path).unwrap().unwrap().device;
+            let said = serde_json::json!({
+                "path": path, "cluster": ["127.0.0.1:1"], "process": process, "device": device,
+                "life": "1 1.000000000",
+            });
+            let name = path.to_str().unwrap()[1..].replace('/', "-");
+            fs::write(run_dir.join(format!("mounts/{name}.json")), said.to_string()).unwrap();
+        }
         let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
         command.arg("umount").args(lazy.then_some("--lazy")).arg(&path);
         let output = command.env("WEFT_RUN_DIR", &run_dir).output().unwrap();

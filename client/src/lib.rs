@@ -38,7 +38,7 @@ pub use access::{Access, Credentials};
 pub use cache::{ContentCache, Forgotten, NameCache};
 pub use copies::{copied_bytes, note_copied};
 pub use filesystem::{
-    ChunkLook, FileTrace, Filesystem, Finding, FsckProgress, FsckReport, Successor,
+    Alone, ChunkLook, FileTrace, Filesystem, Finding, FsckProgress, FsckReport, Successor,
 };
 pub use options::{KeepSession, Options};
 pub use paths::{Caller, OpenFile, ReadItem, Room};

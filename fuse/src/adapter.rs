@@ -102,14 +102,20 @@ impl Handler for Adapter {
                 let (caller, writes) = (Caller::of(&header), self.writes.clone());
                 let handle = change.size.and(change.fh).map(HandleId);
                 let undoes = handle.is_some_and(|handle| writes.may_undo(handle, thread));
-                Outcome::working(async move {
-                    if undoes
-                        && let Some(size) = change.size
-                        && let Some(answer) = writes.undo(ino, size, thread).await
-                    {
-                        return answer;
+                Outcome::writing(|waiter| async move {
+                    let mut only = None;
+                    if undoes && let Some((handle, size)) = handle.zip(change.size) {
+                        match writes.undo(ino, (handle, thread), size).await {
+                            Ok(while_alone) => only = while_alone.map(|alone| (handle, alone)),
+                            Err(answer) => return answer,
+                        }
                     }
-                    let changed = set_ids::set_attr(&fs, ino, change, caller).await;
+                    let of = fs.clone();
+                    let is_alone = move |(handle, alone)| {
+                        of.size_alone(handle).is_some_and(|(now, _)| now == alone)
+                    };
+                    let permitted = move || waiter.waits() && only.is_none_or(&is_alone);
+                    let changed = set_ids::set_attr(&fs, ino, change, caller, permitted).await;
                     reply::attr(changed.map(reply::asked_again))
                 })
             }
@@ -144,6 +150,10 @@ impl Handler for Adapter {
             Op::RmDir { name } => {
                 let name = own(name);
                 Outcome::working(async move { reply::empty(fs.rm_dir(ino, &name).await) })
+            }
+            // The device that a whiteout is would be root's.
+            Op::Rename { flags, .. } if flags & libc::RENAME_WHITEOUT != 0 && header.uid != 0 => {
+                refuse(libc::EPERM)
             }
             Op::Rename { name, new_parent, new_name, flags } => {
                 let to = InodeId(self.root.swap(new_parent));
@@ -209,19 +219,19 @@ impl Handler for Adapter {
                 let drop_first = drop_set_ids && set_ids::may_be_there(&fs, ino);
                 let via = attr::via(direct, write_back);
                 let how = Writing { via, append: Some(append), sync };
-                let write = Write { handle: HandleId(fh), offset, how, thread };
+                let write = Write { ino, handle: HandleId(fh), offset, how, thread };
                 if !drop_first && let Some(written) = self.writes.write_now(&write, data) {
                     return Outcome::Done(reply::written(written));
                 }
                 let (data, caller, writes) = (own(data), Caller::of(&header), self.writes.clone());
-                Outcome::working(async move {
+                Outcome::writing(|waiter| async move {
                     let before = async {
                         match drop_first {
                             true => set_ids::drop(&fs, ino, caller).await,
                             false => Ok(()),
                         }
                     };
-                    reply::written(writes.write(&write, &data, before).await)
+                    reply::written(writes.write(&write, &data, before, &waiter).await)
                 })
             }
             Op::Flush { fh, lock_owner } => match fs.close_now(HandleId(fh), lock_owner) {
@@ -253,7 +263,7 @@ impl Handler for Adapter {
                 )
             }
             Op::Release { fh, .. } | Op::ReleaseDir { fh } => {
-                self.writes.released(HandleId(fh));
+                self.writes.released(ino, HandleId(fh));
                 Outcome::working(async move { reply::empty(fs.release(HandleId(fh)).await) })
             }
             Op::Fallocate { fh, offset, len, mode } => {

@@ -1,8 +1,8 @@
 //! A request that has to wait: who wakes it, where its answer goes, what a signal does to it.
 //!
 //! Invariants: a request is answered exactly once, also when its work panics or is dropped; work
-//! that was begun ends; the wait for a lock is told of signals, and whoever takes a lock hears that
-//! its caller is let go before the kernel does.
+//! that was begun ends; the wait for a lock is told of signals, and whoever takes a lock, or
+//! writes, hears that its caller is let go before the kernel does.
 //!
 //! Nothing is woken when a request begins to wait. The thread that took the request has polled its
 //! work; whoever wakes it then, mostly a thread of the runtime that has just read the answer of a
@@ -10,13 +10,13 @@
 
 use crate::abi::{Answer, Errno, Header, opcode};
 use crate::channel::Route;
-use crate::handler::{Handler, LockCaller, Work};
-use crate::proc::{is_killed, is_killed_there};
+use crate::handler::{Handler, Waiter, Work};
+use crate::proc::{is_killed, is_killed_there, process_of};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -53,18 +53,19 @@ pub struct Waiting {
     table: Mutex<Table>,
 }
 
-/// What a request for a lock has: it hears of its caller.
+/// What a request for a lock, or a write, has: it hears of its caller.
 pub struct Heard {
-    caller: Arc<LockCaller>,
-    /// As it came.
+    caller: Arc<Waiter>,
+    /// As it came, if it is for a lock.
     bytes: Vec<u8>,
     /// The caller got a signal.
     came: AtomicBool,
 }
 
 impl Heard {
-    pub fn new(caller: Arc<LockCaller>, bytes: &[u8]) -> Self {
-        Self { caller, bytes: bytes.to_owned(), came: AtomicBool::new(false) }
+    pub fn new(caller: Arc<Waiter>, bytes: &[u8]) -> Self {
+        let bytes = if caller.locks { bytes.to_owned() } else { Vec::new() };
+        Self { caller, bytes, came: AtomicBool::new(false) }
     }
 }
 
@@ -106,6 +107,7 @@ impl Waiting {
             waiting: Arc::downgrade(self),
             answered: AtomicBool::new(false),
             looked_at: AtomicBool::new(false),
+            process: OnceLock::new(),
             work: Mutex::new(Progress::Begun { woken: false }),
         });
         let waker = Waker::from(call.clone());
@@ -209,6 +211,11 @@ impl Waiting {
                 table.watched = false;
                 return;
             }
+            drop(table);
+            let unknown = seen.iter().filter(|call| call.process.get().is_none());
+            for call in unknown.map(Arc::clone).collect::<Vec<_>>() {
+                tokio::spawn(async move { call.note_process().await });
+            }
         }
     }
 
@@ -249,6 +256,8 @@ struct Call {
     answered: AtomicBool,
     /// Somebody looks whether the caller was killed.
     looked_at: AtomicBool,
+    /// The process of the thread that has made it, if it waits for long.
+    process: OnceLock<u32>,
     work: Mutex<Progress>,
 }
 
@@ -306,10 +315,10 @@ impl Call {
         }
     }
 
-    /// What is to be served again: it hears of signals, and ended although none came.
+    /// What is to be served again: it ends at signals, and ended although none came.
     fn keep_if_unasked(&self, answer: &Answer) -> Option<Kept> {
         let heard = self.heard.as_ref()?;
-        let ended = matches!(answer, Err(Errno(libc::EINTR)));
+        let ended = heard.caller.locks && matches!(answer, Err(Errno(libc::EINTR)));
         (ended && !heard.came.load(Ordering::Acquire))
             .then(|| Kept { bytes: heard.bytes.clone(), route: self.route.clone() })
     }
@@ -321,7 +330,9 @@ impl Call {
         }
         let killed = match self.header.opcode {
             // Who has begun it may have ended in peace, and another waits.
-            opcode::READ | opcode::WRITE => is_killed_there(self.header.pid).await,
+            opcode::READ | opcode::WRITE => {
+                is_killed_there(self.header.pid, self.process.get().copied()).await
+            }
             _ => is_killed(self.header.pid).await,
         };
         if killed {
@@ -330,13 +341,19 @@ impl Call {
         self.looked_at.store(false, Ordering::Release);
     }
 
-    fn let_go(&self) {
-        tracing::debug!(opcode = self.header.opcode, "a killed caller does not wait");
-        // Before the kernel hears of it, and closes what the caller had open: a lock that is taken
-        // after that would never be released.
-        if let Some(heard) = &self.heard {
-            heard.caller.let_go();
+    async fn note_process(&self) {
+        if let Some(process) = process_of(self.header.pid).await {
+            let _ = self.process.set(process);
         }
+    }
+
+    fn let_go(&self) {
+        // Before the kernel hears of it, and closes what the caller had open: a lock that is taken
+        // after that would never be released, and a write would come after whoever has the lock.
+        if self.heard.as_ref().is_some_and(|heard| !heard.caller.let_go()) {
+            return;
+        }
+        tracing::debug!(opcode = self.header.opcode, "a killed caller does not wait");
         self.answer(&Err(Errno(libc::EINTR)));
     }
 

@@ -16,6 +16,7 @@
 
 pub mod abi;
 mod adapter;
+mod appends;
 mod attach;
 mod attr;
 mod call;
@@ -36,6 +37,7 @@ mod root;
 mod session;
 mod set_ids;
 mod take_over;
+mod undone;
 mod unwanted;
 mod writes;
 
@@ -43,7 +45,7 @@ pub use adapter::Adapter;
 pub use descriptor::{receive_descriptor, send_descriptor};
 pub use flags::MountFlags;
 pub use hand_over::Handover;
-pub use handler::{Handler, LockCaller, Outcome, Work};
+pub use handler::{Handler, Outcome, Waiter, Work};
 pub use mount::{IoUring, Mounted, Options, check_mount_point, mount, mount_handler};
 pub use mount_error::MountError;
 pub use mount_table::{

@@ -5,7 +5,7 @@
 //! and waits for asynchronous writes to it. So that is left to threads that may block, a bounded
 //! number of them, and no request waits for one for ever.
 
-use std::fs::{File, read_to_string};
+use std::fs::{DirEntry, File, read_dir, read_to_string};
 use std::io::{self, BufRead, BufReader};
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -26,6 +26,7 @@ const ABOUT_TO_WAIT: Duration = Duration::from_millis(1);
 /// Threads that look at a time where others are, and in which calls.
 static STACKS: Semaphore = Semaphore::const_new(MOST_LOOKS);
 static KILLS: Semaphore = Semaphore::const_new(MOST_LOOKS);
+static STATUSES: Semaphore = Semaphore::const_new(MOST_LOOKS);
 static CALLS: Semaphore = Semaphore::const_new(MOST_LOOKS);
 static GROUPS: Semaphore = Semaphore::const_new(MOST_GROUPS);
 
@@ -36,9 +37,17 @@ pub async fn is_killed(pid: u32) -> bool {
     pid != 0 && look(&KILLS, move || killed(pid).unwrap_or(true)).await.unwrap_or(false)
 }
 
-/// [`is_killed`] of a thread that is there.
-pub async fn is_killed_there(pid: u32) -> bool {
-    pid != 0 && look(&KILLS, move || killed(pid).unwrap_or(false)).await.unwrap_or(false)
+/// [`is_killed`] of who waits for what a thread of this process has begun: the thread, or if that
+/// is gone the others. "No" if the process is not known then, or gone.
+pub async fn is_killed_there(pid: u32, process: Option<u32>) -> bool {
+    let killed = move || killed(pid).unwrap_or_else(|| process.is_some_and(ends));
+    pid != 0 && look(&KILLS, killed).await.unwrap_or(false)
+}
+
+/// The process of a thread that is there.
+pub async fn process_of(thread: u32) -> Option<u32> {
+    let status = read_of(&STATUSES, thread, "status").await?;
+    field(&status, "Tgid:")?.parse().ok().filter(|process| *process != 0)
 }
 
 /// What the kernel calls its walk along a path.
@@ -64,10 +73,16 @@ fn is_walk(function: &str) -> bool {
     function.strip_prefix(WALK).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Whether a thread that waits for an answer is in a call that changes the size of a file. No if
-/// that cannot be told.
-pub async fn cuts(thread: u32) -> bool {
-    matches!(call_of(thread).await, Some(libc::SYS_ftruncate | libc::SYS_truncate))
+/// `truncate`, `ftruncate`, and those of 64 bits, as 32-bit programs call them. What has these
+/// numbers otherwise changes no size.
+const CUTS_OF_32_BITS: [i64; 4] = [92, 93, 193, 194];
+
+/// Whether a thread that waits for an answer is in a call that changes the size of a file; `None`
+/// if that cannot be told.
+pub async fn cuts(thread: u32) -> Option<bool> {
+    let call = call_of(thread).await?;
+    let cuts = [libc::SYS_ftruncate, libc::SYS_truncate].contains(&call);
+    Some(cuts || CUTS_OF_32_BITS.contains(&call))
 }
 
 /// Whether a thread that waits for an answer is in a call that has written, when it ends, and waits
@@ -84,14 +99,31 @@ pub async fn writes_in_order(thread: u32) -> bool {
 async fn call_of(thread: u32) -> Option<i64> {
     let call = async {
         loop {
-            let call = read_of(&CALLS, thread, "syscall").await?;
-            match call.split_ascii_whitespace().next()? {
-                "running" => sleep(ABOUT_TO_WAIT).await,
-                number => return number.parse().ok(),
+            match call_in(&read_of(&CALLS, thread, "syscall").await?)? {
+                Call::Running => sleep(ABOUT_TO_WAIT).await,
+                Call::Number(number) => return Some(number),
             }
         }
     };
     timeout(LOOK_TIMEOUT, call).await.ok().flatten()
+}
+
+/// What `/proc/TID/syscall` says.
+#[derive(PartialEq, Eq, Debug)]
+enum Call {
+    Running,
+    Number(i64),
+}
+
+/// `None` of a thread that io_uring has made: it has a copy of the registers, and is in no call.
+fn call_in(says: &str) -> Option<Call> {
+    let words: Vec<&str> = says.split_ascii_whitespace().collect();
+    match words[..] {
+        ["running"] => Some(Call::Running),
+        [.., "0x0", "0x0"] => None,
+        [number, ..] => number.parse().ok().map(Call::Number),
+        [] => None,
+    }
 }
 
 /// What a file of a thread says, if it can be read soon.
@@ -144,9 +176,26 @@ fn killed(pid: u32) -> Option<bool> {
     }
 }
 
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
 fn is_gone(status: &str) -> bool {
-    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
-    state.is_some_and(|state| state.trim_start().starts_with(['Z', 'X']))
+    field(status, "State:").is_some_and(|state| state.starts_with(['Z', 'X']))
+}
+
+/// Whether a process ends that is not gone: the last of its threads waits for what any of them has
+/// begun.
+fn ends(process: u32) -> bool {
+    let Ok(threads) = read_dir(format!("/proc/{process}/task")) else { return false };
+    let status = |thread: DirEntry| read_to_string(thread.path().join("status")).ok();
+    all_over(threads.map_while(Result::ok).filter_map(status))
+}
+
+/// Of the threads of a process.
+fn all_over(statuses: impl Iterator<Item = String>) -> bool {
+    let mut there = statuses.filter(|status| !is_gone(status)).peekable();
+    there.peek().is_some() && there.all(|status| is_over(&status))
 }
 
 /// Whether `/proc/PID/status` is of a thread that SIGKILL waits for, or that ends: it has no memory
@@ -154,7 +203,7 @@ fn is_gone(status: &str) -> bool {
 /// `/proc/PID/stat` would say the same, but nobody can read those of a process that begins a
 /// program, which first closes files and waits for that.
 fn is_over(status: &str) -> bool {
-    let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let field = |name| field(status, name);
     let kills = |mask: &str| {
         u64::from_str_radix(mask, 16).is_ok_and(|mask| mask & (1 << (libc::SIGKILL - 1)) != 0)
     };
@@ -187,6 +236,23 @@ mod tests {
         assert!(!is_over(&status("", none).replace("Kthread:\t0", "Kthread:\t1")));
         assert!(!is_over("") && !is_over("SigPnd:\tx"));
         assert!(is_gone("Name:\ta\nState:\tZ (zombie)\n") && !is_gone("State:\tD (disk sleep)\n"));
+        // Of several, the last waits; if there is none, nobody does.
+        let (over, lives) = (status("", none), status(memory, none));
+        let gone = "State:\tZ (zombie)\n".to_owned();
+        let of = |threads: &[&String]| all_over(threads.iter().map(|status| (*status).clone()));
+        assert!(of(&[&gone, &over]) && of(&[&over, &over]));
+        assert!(!of(&[&over, &lives]) && !of(&[&gone]) && !of(&[]));
+    }
+
+    /// What a thread has copied of who made it tells nothing.
+    #[test]
+    fn a_call_is_told_of_who_is_in_one() {
+        let says = |number, stack, at| format!("{number} 0x3 0x0 0x0 0x0 0x0 0x0 {stack} {at}\n");
+        assert_eq!(call_in(&says("77", "0x7ffd", "0x7f12")), Some(Call::Number(77)));
+        assert_eq!(call_in(&says("77", "0x0", "0x0")), None);
+        assert_eq!(call_in("running\n"), Some(Call::Running));
+        assert_eq!(call_in("-1 0x7ffd 0x7f12\n"), Some(Call::Number(-1)));
+        assert!(call_in("").is_none() && call_in("x 0x1 0x1").is_none());
     }
 
     #[test]
@@ -201,7 +267,19 @@ mod tests {
         let found = groups(std::process::id()).await;
         assert!(own.iter().all(|group| found.contains(&group.as_raw())), "{own:?} {found:?}");
         assert_eq!(groups(0).await, []);
-        assert!(!is_killed(std::process::id()).await && !is_killed(0).await);
+        let id = std::process::id();
+        assert!(!is_killed(id).await && !is_killed(0).await);
+        assert_eq!((process_of(id).await, process_of(0).await), (Some(id), None));
+    }
+
+    /// The thread that has begun something is gone, and others of its process are not.
+    #[tokio::test]
+    async fn who_is_gone_has_others_that_wait() {
+        let mut gone = std::process::Command::new("true").spawn().unwrap();
+        gone.wait().unwrap();
+        assert!(!is_killed_there(gone.id(), Some(std::process::id())).await);
+        assert!(!is_killed_there(gone.id(), Some(gone.id())).await);
+        assert!(!is_killed_there(gone.id(), None).await);
     }
 
     /// The runtime has one thread, which goes on while looks block, as many as there may be.

@@ -56,12 +56,13 @@ pub async fn drop(fs: &Filesystem, ino: InodeId, caller: Caller) -> Result<()> {
     Ok(())
 }
 
-/// Changes attributes, and takes the bits if the change does.
+/// Changes attributes, and takes the bits if the change does; the size only if that is `permitted`.
 pub async fn set_attr(
     fs: &Filesystem,
     ino: InodeId,
     change: abi::SetAttr,
     caller: Caller,
+    permitted: impl Fn() -> bool + Send + 'static,
 ) -> Result<Attr> {
     let handle = change.fh.map(HandleId);
     let mut wanted = attr::to_client(&change);
@@ -73,5 +74,5 @@ pub async fn set_attr(
             return Ok(attr);
         }
     }
-    fs.set_attr(ino, handle, wanted).await
+    fs.set_attr_while(ino, handle, wanted, permitted).await
 }

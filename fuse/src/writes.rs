@@ -3,34 +3,26 @@
 //!
 //! - When a write beyond that end fails, it cuts the file there: all that others wrote behind would
 //!   go with it. So whoever was told of a failure cuts nothing with its next request for that,
-//!   unless it is known to be the program that cuts.
-//! - An asynchronous append that is longer than one request it sends in pieces, all at once, and
-//!   they come here in any order. An append goes to the end of file, whatever its offset, so they
-//!   land one after the other, each behind the one before, or the call fails.
+//!   unless it is known to be the program that cuts, or nobody else can have written (`undone`).
+//! - An asynchronous append it sends in pieces, which are put in order (`appends`).
 
 use crate::abi::{Answer, Errno};
+use crate::appends::{Appends, GAP_TIMEOUT, Piece, Place};
+use crate::handler::Waiter;
+use crate::undone::{By, Ends, Failures};
 use crate::{proc, reply};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::Notify;
-use tokio::time::{Instant, timeout};
-use weft_client::{Filesystem, HandleId, Via, Writing};
-use weft_proto::{Error, ErrorKind, InodeId, Result};
-
-/// Threads and handles of which failures are remembered.
-const MOST_FAILED: usize = 4096;
-/// So long a piece that is meant for beyond the end of file waits for one before it, while none
-/// lands. There is none if others have cut the file, and Linux does not know.
-const GAP_TIMEOUT: Duration = Duration::from_secs(1);
-/// The caller of a write that takes so long may have been let go, as one that failed: it is killed.
-const LET_GO_AFTER: Duration = Duration::from_secs(1);
+use tokio::time::timeout;
+use weft_client::{Alone, Filesystem, HandleId, Via, Writing};
+use weft_proto::{InodeId, Result};
 
 /// One write, without its data.
 #[derive(Clone, Copy)]
 pub struct Write {
+    pub ino: InodeId,
     pub handle: HandleId,
     pub offset: u64,
     pub how: Writing,
@@ -46,6 +38,10 @@ impl Write {
     fn appends(&self) -> bool {
         self.is_direct() && self.how.append == Some(true)
     }
+
+    fn piece(&self, len: usize) -> Piece {
+        Piece { thread: self.thread, offset: self.offset, len }
+    }
 }
 
 /// Writes of a mount.
@@ -56,107 +52,23 @@ pub struct Writes {
 
 #[derive(Default)]
 struct Open {
-    /// Writes past the pages, by handle and thread: those that wait, and have failed.
-    direct: BTreeMap<(HandleId, u32), Direct>,
+    failures: Failures,
+    ends: Ends<Alone>,
     appends: HashMap<HandleId, Arc<Appends>>,
-}
-
-#[derive(Default)]
-struct Direct {
-    waiting: usize,
-    /// One has failed, and nothing was undone since.
-    failed: bool,
 }
 
 /// A write past the pages, which has failed unless it says otherwise: its caller may be told so
 /// before it ends.
 struct Begun<'a> {
     writes: &'a Writes,
-    by: (HandleId, u32),
+    by: By,
     done: bool,
 }
 
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
-        let direct = &mut self.writes.open.lock().direct;
-        let Some(of) = direct.get_mut(&self.by) else { return };
-        of.waiting -= 1;
-        of.failed |= !self.done;
-        if of.waiting == 0 && !of.failed {
-            direct.remove(&self.by);
-        }
-        if direct.len() > MOST_FAILED {
-            let idle = direct.iter().find(|(_, of)| of.waiting == 0).map(|(by, _)| *by);
-            idle.map(|by| direct.remove(&by));
-        }
+        self.writes.open.lock().failures.ends(self.by, !self.done);
     }
-}
-
-/// Appends through one handle. Linux has only one call of a file under way at a time.
-#[derive(Default)]
-struct Appends {
-    /// Held while a piece lands.
-    order: tokio::sync::Mutex<Order>,
-    landed: Notify,
-    /// Pieces that have not landed, by thread and offset.
-    waiting: Mutex<BTreeSet<(u32, u64)>>,
-}
-
-#[derive(Default)]
-struct Order {
-    last: Option<Last>,
-    /// Pieces that have landed, or failed.
-    landings: u64,
-    /// A piece of a call of this thread came too late, at that time: what comes behind it fails,
-    /// too.
-    failed: Option<(u32, Instant)>,
-}
-
-/// A piece that has not landed.
-struct Waiting<'a> {
-    appends: &'a Appends,
-    by: (u32, u64),
-}
-
-impl<'a> Waiting<'a> {
-    fn begin(appends: &'a Appends, write: &Write) -> Self {
-        let by = (write.thread, write.offset);
-        appends.waiting.lock().insert(by);
-        Self { appends, by }
-    }
-
-    /// Whether none of its thread that waits comes before it.
-    fn is_first(&self) -> bool {
-        let (thread, _) = self.by;
-        let waiting = self.appends.waiting.lock();
-        waiting.range((thread, 0)..).next().is_none_or(|first| *first >= self.by)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.appends.waiting.lock().remove(&self.by);
-    }
-}
-
-/// The last piece that has landed.
-struct Last {
-    thread: u32,
-    /// Where it ends, as Linux numbers it.
-    end: u64,
-    /// Size of the file then.
-    size: u64,
-}
-
-/// Where a piece is, as to the last one.
-#[derive(PartialEq, Eq)]
-enum Place {
-    /// It comes next, as far as can be told.
-    Next,
-    /// Something is to come before.
-    Ahead,
-    /// It should have come before, unless the file was cut meanwhile.
-    Late,
 }
 
 impl Writes {
@@ -166,17 +78,18 @@ impl Writes {
 
     /// Writes, if there is nothing to wait for; `None` says that nothing was written.
     pub fn write_now(&self, write: &Write, data: &[u8]) -> Option<Result<usize>> {
+        self.note_end(write, data.len());
         let now = || self.fs.write_now(write.handle, write.offset, data, write.how);
         let written = match write.appends() {
             false => now()?,
             true => {
-                let appends = self.appends(write.handle);
+                let (appends, piece) = (self.appends(write.handle), write.piece(data.len()));
                 let mut order = appends.order.try_lock().ok()?;
-                if self.place(&order, write) != Place::Next {
+                if appends.place(&order, &piece, self.size(write, u64::MAX)) != Place::Next {
                     return None;
                 }
                 let written = now()?;
-                self.land(&appends, &mut order, write, data.len(), &written);
+                appends.land(&mut order, &piece, self.size(write, 0), &written);
                 written
             }
         };
@@ -186,28 +99,35 @@ impl Writes {
         Some(written)
     }
 
-    /// Writes, if `before` succeeds.
+    /// Writes, if `before` succeeds and `waiter` still waits.
     pub async fn write(
         &self,
         write: &Write,
         data: &[u8],
         before: impl Future<Output = Result<()>>,
+        waiter: &Waiter,
     ) -> Result<usize> {
-        let (mut begun, at) = (self.begin(write), Instant::now());
+        let mut begun = self.begin(write);
         let written = match before.await {
-            Ok(()) if write.appends() => self.append(write, data).await,
-            Ok(()) => self.fs.write_via(write.handle, write.offset, data, write.how).await,
+            Ok(()) if write.appends() => self.append(write, data, waiter).await,
+            Ok(()) => self.write_while(write, data, waiter).await,
             Err(error) => Err(error),
         };
         if let Some(begun) = &mut begun {
-            begun.done = is_whole(&written, data.len()) && at.elapsed() < LET_GO_AFTER;
+            begun.done = is_whole(&written, data.len()) && waiter.answered();
         }
         written
     }
 
-    async fn append(&self, write: &Write, data: &[u8]) -> Result<usize> {
-        let appends = self.appends(write.handle);
-        let waits = Waiting::begin(&appends, write);
+    async fn write_while(&self, write: &Write, data: &[u8], waiter: &Waiter) -> Result<usize> {
+        self.note_end(write, data.len());
+        let Write { handle, offset, how, .. } = *write;
+        self.fs.write_while(handle, offset, data, how, || waiter.waits()).await
+    }
+
+    async fn append(&self, write: &Write, data: &[u8], waiter: &Waiter) -> Result<usize> {
+        let (appends, piece) = (self.appends(write.handle), write.piece(data.len()));
+        let waits = appends.wait(&piece);
         // Whether its caller waits for one piece after the other: looked at once, and only if that
         // makes a difference.
         let mut in_order = None;
@@ -217,12 +137,13 @@ impl Writes {
             // Whoever lands from now on wakes it.
             let landed = pin!(appends.landed.notified());
             let mut order = appends.order.lock().await;
-            let place = self.place(&order, write);
-            let alone = idle == Some(order.landings) && waits.is_first();
+            let place = appends.place(&order, &piece, self.size(write, u64::MAX));
+            let alone = idle == Some(order.landings) && appends.is_first(&piece);
             if place == Place::Next || in_order == Some(true) || place == Place::Ahead && alone {
-                let Write { handle, offset, how, .. } = *write;
-                let written = self.fs.write_via(handle, offset, data, how).await;
-                self.land(&appends, &mut order, write, data.len(), &written);
+                // Those that it wakes when it has landed come behind it.
+                drop(waits);
+                let written = self.write_while(write, data, waiter).await;
+                appends.land(&mut order, &piece, self.size(write, 0), &written);
                 return written;
             }
             if in_order.is_none() {
@@ -231,13 +152,7 @@ impl Writes {
                 continue;
             }
             if place == Place::Late {
-                // What it was to come before is there: this call fails, and the next begins anew.
-                (order.last, order.failed) = (None, Some((write.thread, Instant::now())));
-                order.landings += 1;
-                appends.landed.notify_waiters();
-                let what = "pieces of one asynchronous append came in another order, and others \
-                            append to the file: write no more than 1 MiB at a time";
-                return Err(Error::new(ErrorKind::Io, what));
+                return Err(appends.refuse(&mut order, &piece));
             }
             let landings = order.landings;
             drop(order);
@@ -246,39 +161,9 @@ impl Writes {
         }
     }
 
-    fn place(&self, order: &Order, write: &Write) -> Place {
-        let Order { last, failed, .. } = order;
-        if failed.is_some_and(|(thread, at)| thread == write.thread && at.elapsed() < GAP_TIMEOUT) {
-            return Place::Late;
-        }
-        let size = self.fs.size_now(write.handle).unwrap_or(u64::MAX);
-        let is_before = |l: &Last| l.thread == write.thread && write.offset < l.end;
-        // Whoever has cut the file has Linux begin before that.
-        if last.as_ref().is_some_and(|l| is_before(l) && l.size <= size) {
-            return Place::Late;
-        }
-        let follows = last.as_ref().is_some_and(|l| l.end == write.offset);
-        match follows || write.offset <= size {
-            true => Place::Next,
-            false => Place::Ahead,
-        }
-    }
-
-    /// A piece has landed, or failed: Linux believes in the same end as before then.
-    fn land(
-        &self,
-        appends: &Appends,
-        order: &mut Order,
-        write: &Write,
-        len: usize,
-        written: &Result<usize>,
-    ) {
-        let end = write.offset.saturating_add(len as u64);
-        let size = self.fs.size_now(write.handle).unwrap_or(0);
-        let landed = Last { thread: write.thread, end, size };
-        order.last = is_whole(written, len).then_some(landed);
-        order.landings += 1;
-        appends.landed.notify_waiters();
+    /// Size of the file, if that is known.
+    fn size(&self, write: &Write, unknown: u64) -> u64 {
+        self.fs.size_now(write.handle).unwrap_or(unknown)
     }
 
     /// Whether the caller is in a call that writes one piece after the other: it waits for each.
@@ -290,50 +175,65 @@ impl Writes {
     fn begin(&self, write: &Write) -> Option<Begun<'_>> {
         let by = (write.handle, write.thread);
         write.is_direct().then(|| {
-            self.open.lock().direct.entry(by).or_default().waiting += 1;
+            self.open.lock().failures.begins(by);
             Begun { writes: self, by, done: false }
         })
     }
 
-    /// Whether a change of the size through a handle may be Linux undoing a write of this thread.
-    pub fn may_undo(&self, handle: HandleId, thread: u32) -> bool {
-        let Open { direct, appends } = &mut *self.open.lock();
-        // The call is over, and the next goes by what Linux believes still.
-        if let Some(order) = appends.get(&handle)
-            && let Ok(mut order) = order.order.try_lock()
-        {
-            (order.last, order.failed) = (None, None);
+    /// Notes where the file ends before a write that Linux undoes if it fails.
+    fn note_end(&self, write: &Write, len: usize) {
+        let range = write.offset..write.offset.saturating_add(len as u64);
+        let append = write.how.append == Some(true);
+        if append || write.is_direct() && range.end > self.size(write, 0) {
+            let now = self.fs.size_alone(write.handle);
+            self.open.lock().ends.before(write.ino, &range, append, now);
         }
-        let Some(of) = direct.get_mut(&(handle, thread)) else { return false };
-        of.failed = false;
-        if of.waiting == 0 {
-            direct.remove(&(handle, thread));
-        }
-        true
     }
 
-    /// The answer to what [`Self::may_undo`] says; `None` if a program changes the size.
-    pub async fn undo(&self, ino: InodeId, size: u64, thread: u32) -> Option<Answer> {
-        if proc::cuts(thread).await {
-            return None;
+    /// Whether a change of the size through a handle may be Linux undoing a write of this thread.
+    pub fn may_undo(&self, handle: HandleId, thread: u32) -> bool {
+        let open = &mut *self.open.lock();
+        // The call is over.
+        if let Some(appends) = open.appends.get(&handle) {
+            appends.begin_anew();
+        }
+        open.failures.undo((handle, thread))
+    }
+
+    /// Whether the size is to be changed as [`Self::may_undo`] says, and as long as this mount has
+    /// which right alone; or what is answered without that.
+    pub async fn undo(&self, ino: InodeId, by: By, size: u64) -> Result<Option<Alone>, Answer> {
+        let (handle, thread) = by;
+        let cuts = proc::cuts(thread).await;
+        if cuts == Some(true) {
+            return Ok(None);
         }
         match self.fs.get_attr(ino).await {
-            // Linux makes nothing longer by that.
-            Ok(attr) if attr.size < size => None,
+            // A program makes it longer. Linux would, too, where others have cut the file.
+            Ok(attr) if attr.size < size && cuts.is_none() => Ok(None),
             Ok(attr) if attr.size > size => {
-                let has = attr.size;
-                tracing::info!(%ino, has, "a write failed; not cut to {size} bytes for that");
-                Some(Err(Errno(libc::EIO)))
+                self.alone(ino, handle, size).map(Some).ok_or_else(|| {
+                    let has = attr.size;
+                    tracing::info!(%ino, has, "a write failed; not cut to {size} bytes for that");
+                    Err(Errno(libc::EIO))
+                })
             }
-            attr => Some(reply::attr(attr.map(reply::asked_again))),
+            attr => Err(reply::attr(attr.map(reply::asked_again))),
         }
+    }
+
+    /// The right by which nothing lies behind `end` but what failed.
+    fn alone(&self, ino: InodeId, handle: HandleId, end: u64) -> Option<Alone> {
+        let (alone, _) = self.fs.size_alone(handle)?;
+        self.open.lock().ends.is_last(ino, end, alone).then_some(alone)
     }
 
     /// A handle is no more.
-    pub fn released(&self, handle: HandleId) {
+    pub fn released(&self, ino: InodeId, handle: HandleId) {
         let open = &mut *self.open.lock();
         open.appends.remove(&handle);
-        open.direct.retain(|(of, _), _| *of != handle);
+        open.ends.forget(ino);
+        open.failures.forget(handle);
     }
 
     fn appends(&self, handle: HandleId) -> Arc<Appends> {

@@ -2,8 +2,11 @@
 //!
 //! They need root, as all mounts in our tests do.
 
+#[path = "../../tests/src/aio.rs"]
+mod aio;
 mod memory;
 
+use aio::{Aio, Aligned};
 use memory::{
     BAD, BORN, Event, Memory, SLOW, SLOW_TO_CLOSE, SLOW_TO_OPEN, SLOW_TO_READ, SLOW_TO_WRITE,
 };
@@ -16,7 +19,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -295,6 +298,46 @@ fn a_killed_process_does_not_wait_for_what_goes_past_the_pages() {
             let more = ["conv=notrunc", "bs=8192", "count=1"];
             kill_when_stuck(rig, Command::new("dd").args(args).args(more));
         }
+        rig.memory.open_gate();
+        rig.await_event(Event::Ended);
+        rig.await_event(Event::Ended);
+    });
+}
+
+/// Where another test has itself run as a program, what that writes to.
+const WRITES_TO: &str = "WEFT_TEST_WRITES_TO";
+
+/// No test: a program of several threads, of which one writes asynchronously.
+#[test]
+fn program_of_several_threads() {
+    let Some(path) = std::env::var_os(WRITES_TO) else { return };
+    let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
+    let others = (0..8).map(|_| std::thread::spawn(std::thread::park));
+    let others: Vec<_> = others.collect();
+    let page = Aligned::from(&[7; 4096]);
+    let writes = std::thread::spawn(move || Aio::new()?.write(&file, 0, page.bytes()));
+    writes.join().unwrap().unwrap();
+    drop(others);
+}
+
+/// Its last thread waits for what another has begun, which is gone by then.
+#[test]
+fn a_killed_process_of_several_threads_does_not_wait_for_what_goes_past_the_pages() {
+    on_each(Duration::ZERO, |rig| {
+        rig.memory.put(SLOW_TO_WRITE, &pattern(8192));
+        rig.memory.put(SLOW_TO_CLOSE, b"");
+        let mut program = Command::new(std::env::current_exe().unwrap());
+        program.args(["--exact", "program_of_several_threads"]).stdout(Stdio::null());
+        program.env(WRITES_TO, rig.path(SLOW_TO_WRITE));
+        let mut program = Reaped(program.spawn().unwrap());
+        rig.await_event(Event::Began);
+        // A close that waits for longer than is looked at who waits.
+        let closes = format!("exec 3<&-; exec 3<'{}'; exit 7", rig.path(SLOW_TO_CLOSE).display());
+        let mut closes = Reaped(Command::new("sh").args(["-c", &closes]).spawn().unwrap());
+        rig.await_event(Event::Began);
+        assert_eq!(rig.await_end(&mut closes.0).code(), Some(7));
+        program.0.kill().unwrap();
+        assert_eq!(rig.await_end(&mut program.0).signal(), Some(libc::SIGKILL));
         rig.memory.open_gate();
         rig.await_event(Event::Ended);
         rig.await_event(Event::Ended);

@@ -12,7 +12,7 @@ use crate::placement::survival;
 use crate::soft::targets::Targets;
 use crate::state::Unwanted;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,6 +81,7 @@ impl ControlService {
         {
             return Err(invalid("a target needs a uuid of 16 bytes and its daemon's address"));
         }
+        self.not_anothers(&target)?;
         let levels = target.domain.split('/').count();
         let map = self.node.map();
         let is_new = |t: &v1::TargetInfo| (&t.uuid, &t.domain) != (&target.uuid, &target.domain);
@@ -107,26 +108,32 @@ impl ControlService {
         Ok(v1::RegisterTargetReply { id, cluster: self.node.map().cluster.clone() })
     }
 
-    /// A daemon tells of its own targets. Error: `NotPermitted`.
-    fn only_own(&self, beat: &v1::HeartbeatRequest) -> Result<()> {
-        let told = beat.targets.iter().map(|stat| stat.target).chain(beat.failed.iter().copied());
-        let told: BTreeSet<u32> = told.chain(beat.damaged.iter().map(|d| d.target)).collect();
+    /// Leaves what a daemon tells of its own targets: one that has moved to another may still fail
+    /// where it was, and silences no other. Error: `NotFound`, it is to register what it serves.
+    fn only_own(&self, beat: &mut v1::HeartbeatRequest) -> Result<()> {
         let map = self.node.map();
-        let anothers = |t: &&v1::TargetInfo| told.contains(&t.id) && t.daemon != beat.daemon;
-        match map.targets.iter().find(anothers) {
-            None => Ok(()),
-            Some(t) => {
-                let what =
-                    format!("target {} is that of {}, not of {}", t.id, t.daemon, beat.daemon);
-                tracing::warn!("refused: {what}");
-                Err(Error::new(ErrorKind::NotPermitted, what))
-            }
+        let daemons: HashMap<u32, &str> =
+            map.targets.iter().map(|t| (t.id, t.daemon.as_str())).collect();
+        for id in beat.targets.iter().map(|stat| stat.target) {
+            let serves = !beat.stopping && !beat.failed.contains(&id);
+            let what = match daemons.get(&id) {
+                None => format!("target {} is not registered", TargetId(id)),
+                Some(daemon) if serves && *daemon != beat.daemon => {
+                    format!("target {} is that of {daemon}, not of {}", TargetId(id), beat.daemon)
+                }
+                Some(_) => continue,
+            };
+            return Err(Error::new(ErrorKind::NotFound, what));
         }
+        let is_own = |id: &u32| daemons.get(id) == Some(&beat.daemon.as_str());
+        beat.targets.retain(|stat| is_own(&stat.target));
+        beat.failed.retain(is_own);
+        beat.damaged.retain(|chunk| is_own(&chunk.target));
+        Ok(())
     }
 
     /// A target that another daemon serves stays there. Error: `NotPermitted`.
-    fn not_anothers(&self, target: Option<&v1::TargetInfo>) -> Result<()> {
-        let Some(target) = target else { return Ok(()) };
+    fn not_anothers(&self, target: &v1::TargetInfo) -> Result<()> {
         let map = self.node.map();
         let served = |t: &&v1::TargetInfo| {
             let up = t.state() == v1::TargetState::Up;
@@ -147,22 +154,15 @@ impl ControlService {
 
     async fn beat(
         &self,
-        request: v1::HeartbeatRequest,
+        mut request: v1::HeartbeatRequest,
         proved: bool,
     ) -> Result<v1::HeartbeatReply> {
         self.check_cluster(&request.cluster)?;
         self.node.lead(Instant::now() + REQUEST_TIMEOUT).await?;
+        self.only_own(&mut request)?;
         let map = self.node.map();
-        let known = |id| map.targets.iter().any(|t| t.id == id);
-        if let Some(id) = request.targets.iter().map(|t| t.target).find(|&id| !known(id)) {
-            let id = TargetId(id);
-            return Err(Error::new(ErrorKind::NotFound, format!("target {id} is not registered")));
-        }
         let qos = self.node.sharing.policy(&self.node.state)?;
         let qos = (qos.version != request.qos_version).then(|| (*qos).clone());
-        let mut request = request;
-        // One that is away, and that a restored group does not know yet.
-        request.failed.retain(|&id| known(id));
         if request.clock_s != 0 && map.targets.iter().any(|t| t.daemon == request.daemon) {
             let ours = self.node.env.clock.now_ns() / 1_000_000_000;
             self.targets.hear_daemon(Instant::now(), ours, &request);
@@ -466,9 +466,6 @@ impl Control for ControlService {
     ) -> Result<Response<v1::RegisterTargetReply>, Status> {
         let daemon = request.get_ref().target.as_ref().map_or("", |target| &target.daemon);
         callers::speaks_for(&request, daemon).map_err(to_status)?;
-        if callers::is_proved(&request) {
-            self.not_anothers(request.get_ref().target.as_ref()).map_err(to_status)?;
-        }
         self.register(request.into_inner()).await.map(Response::new).map_err(to_status)
     }
 
@@ -478,9 +475,6 @@ impl Control for ControlService {
     ) -> Result<Response<v1::HeartbeatReply>, Status> {
         callers::speaks_for(&request, &request.get_ref().daemon).map_err(to_status)?;
         let proved = callers::is_proved(&request);
-        if proved {
-            self.only_own(request.get_ref()).map_err(to_status)?;
-        }
         self.beat(request.into_inner(), proved).await.map(Response::new).map_err(to_status)
     }
 

@@ -3,7 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`state`], `ops`, `tables`, `schema`, `store` | the state machine, top first |
-//! | `operation` | what an operation of the state machine is |
+//! | `operation`, `read_locked` | what an operation of the state machine is, and is told |
 //! | `upgrade` | takes over the state of an older version |
 //! | `raftlog`, `node` | the log on disk and the event loop that owns Raft |
 //! | `replication`, `snapshot` | Raft messages and state snapshots between servers |
@@ -44,6 +44,7 @@ mod operation;
 mod ops;
 pub mod placement;
 mod raftlog;
+mod read_locked;
 mod replication;
 mod restore;
 mod run;

@@ -10,9 +10,11 @@
 //! at every start again. Only a store that fails stops its replica, and a record that does not even
 //! read: that happened to this replica alone.
 
+use crate::read_locked::ReadLocked;
 use crate::store::{Read, StoreError, StoreResult, Txn};
 use prost::Message;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 pub(crate) use v1::meta_reply::Result as Reply;
 use weft_proto::{Error, ErrorKind, SessionId, v1};
 
@@ -66,11 +68,14 @@ pub(crate) fn refuse<T>(kind: ErrorKind, what: impl Into<String>) -> Result<T, F
 }
 
 /// What comes to an operation beside its own fields.
+#[derive(Clone)]
 pub(crate) struct Context {
     /// Time of the entry, nanoseconds since 1970.
     pub now: i64,
     /// Who asks; nobody for entries of the leader's own.
     pub session: SessionId,
+    /// What the state knows of locks, as the operations before this have left them.
+    pub read_locked: Arc<ReadLocked>,
 }
 
 /// A change of the replicated state.

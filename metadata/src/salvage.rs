@@ -86,20 +86,26 @@ fn copy(
     Ok(manifest)
 }
 
-/// Gives the files of a backup their names, durably: all, or none if one is taken.
+/// Gives the files of a backup their names, durably: all, or none if one is taken. Nobody else
+/// makes a backup there; and not every filesystem to which one is saved has links.
 fn name_in(to: &Path, manifest: &Manifest, copied: &Path) -> Result<()> {
     let mut named = Vec::new();
     let mut name = || {
         for part in &manifest.files {
             let path = to.join(&part.name);
-            fs::hard_link(copied.join(&part.name), &path).map_err(|e| io("make", &path, &e))?;
-            named.push(path);
+            if fs::symlink_metadata(&path).is_ok() {
+                let taken = std::io::ErrorKind::AlreadyExists.into();
+                return Err(io("make", &path, &taken));
+            }
+            let from = copied.join(&part.name);
+            fs::rename(&from, &path).map_err(|e| io("make", &path, &e))?;
+            named.push((path, from));
         }
         File::open(to).and_then(|dir| dir.sync_all()).map_err(|e| io("sync", to, &e))
     };
     let all = name();
     if all.is_err() {
-        named.iter().for_each(|path| drop(fs::remove_file(path)));
+        named.iter().for_each(|(path, from)| drop(fs::rename(path, from)));
     }
     all
 }

@@ -62,6 +62,8 @@ kinds! {
     IsDirectory = 21 => 21,
     /// The request makes no sense.
     Invalid = 22 => 22,
+    /// As many files are open as may be.
+    TooManyOpen = 23 => 23,
     /// The file, or a value, would be longer than it may be.
     TooLarge = 27 => 27,
     /// There is no room for it.

@@ -5,6 +5,7 @@
 //! An operation without its line here does not compile.
 
 use crate::InodeId;
+use crate::rename::WHITEOUT;
 use crate::v1::batch_op::{Step, step::Op as Do};
 use crate::v1::make_files_op::File;
 use crate::v1::meta_request::Op;
@@ -151,7 +152,8 @@ operations! {
     RmDir(op) = Change { names: name(op.parent, &op.name), below: true }
     Rename(op) = Change {
         names: [name(op.parent, &op.name), name(op.new_parent, &op.new_name)].concat(),
-        below: true
+        below: true,
+        grows: op.flags & WHITEOUT != 0
     }
     SetAttr(op) = Change { changes: one(op.ino) }
     SetXattr(op) = Change { changes: one(op.ino), grows: true }

@@ -4,6 +4,7 @@ use crate::args::{self, path as bytes_of};
 use crate::batch::{self, Item};
 use crate::buffers::Source;
 use crate::completions::{Completions, Later, call};
+use crate::dirs::{self, Cursor};
 use crate::file::opened;
 use crate::gpu::{self, Place};
 use crate::link::Link;
@@ -150,20 +151,23 @@ impl Connection {
         call(py, &self.connection, Some(path), later, stat)
     }
 
-    /// Up to `limit` names behind a cookie (0: the start), the cookie to go on with, and whether
-    /// that is all.
-    #[pyo3(signature = (path, cookie, limit, attrs, later=None))]
+    /// Up to `limit` names, the cursor to go on with (at first `None`), and whether that is all.
+    /// The path of a listing that goes on is for errors only.
+    #[pyo3(signature = (path, cursor, limit, attrs, later=None))]
     fn read_dir<'py>(
         &self,
         py: Python<'py>,
         path: Path<'_, 'py>,
-        cookie: u64,
+        cursor: Option<Cursor>,
         limit: u32,
         attrs: bool,
         later: Option<Later<'py>>,
     ) -> Object<'py> {
         let (caller, at) = (self.caller.clone(), bytes_of(path)?);
-        let read = async move { caller.read_dir(&at, cookie, limit, attrs).await.map(Value::Page) };
+        let fs = self.connection.filesystem().clone();
+        let read = async move {
+            dirs::page(&fs, &caller, &at, cursor, limit, attrs).await.map(Value::Page)
+        };
         call(py, &self.connection, Some(path), later, read)
     }
 

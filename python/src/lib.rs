@@ -18,6 +18,7 @@ mod batch;
 mod buffers;
 mod completions;
 mod connection;
+mod dirs;
 mod errors;
 mod file;
 mod gpu;

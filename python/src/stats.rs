@@ -44,18 +44,15 @@ pub fn stat<'py>(py: Python<'py>, attr: &Attr) -> PyResult<Bound<'py, PyAny>> {
     class(py, &CLASS, "stat_result")?.call1((fields, named))
 }
 
-/// Names of a directory with inode numbers, type bits and attributes, the cookie to go on with, and
-/// whether nothing comes after them.
-pub fn page<'py>(py: Python<'py>, page: &DirPage) -> PyResult<Bound<'py, PyAny>> {
+/// Names of a directory with inode numbers, type bits and attributes.
+pub fn entries<'py>(py: Python<'py>, page: &DirPage) -> PyResult<Bound<'py, PyList>> {
     let entries = PyList::empty(py);
     for entry in &page.entries {
         let attr = entry.attr.as_ref().map(|attr| stat(py, attr)).transpose()?;
         let name = args::name(py, &entry.name)?;
         entries.append((name, entry.ino.0, entry.kind.type_bits(), attr))?;
     }
-    let cookie = page.entries.last().map_or(0, |entry| entry.cookie);
-    let end = page.end || page.entries.is_empty();
-    Ok((entries, cookie, end).into_pyobject(py)?.into_any())
+    Ok(entries)
 }
 
 /// An `os.statvfs_result`. The filesystem has no highest number of inodes: as many are free as

@@ -1,13 +1,14 @@
 //! What calls answer, before and after it becomes an object of Python.
 
 use crate::buffers::Target;
+use crate::dirs::Page;
 use crate::errors::os_error;
 use crate::link::Link;
 use crate::{args, stats};
 use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
-use weft_client::{Attr, DirPage, ReadData, StatFs, note_copied};
+use weft_client::{Attr, ReadData, StatFs, note_copied};
 use weft_proto::Result;
 
 /// Makes an object of Python of something that came through a connection.
@@ -22,7 +23,7 @@ pub enum Value {
     Bytes(Bytes),
     Name(Bytes),
     Names(Vec<Bytes>),
-    Page(DirPage),
+    Page(Page),
     Room(StatFs),
     Made(Make),
     Data(ReadData),
@@ -43,7 +44,7 @@ impl Value {
                 let names = names.iter().map(|name| args::name(py, name));
                 PyList::new(py, names.collect::<PyResult<Vec<_>>>()?)?.into_any()
             }
-            Self::Page(page) => stats::page(py, &page)?,
+            Self::Page(page) => page.object(py)?,
             Self::Room(room) => stats::stat_fs(py, &room)?,
             Self::Made(make) => make(py, connection)?,
             Self::Data(data) => Data(data).into_pyobject(py)?.into_any(),

@@ -69,6 +69,31 @@ def test_many_at_once_take_no_threads(cluster, scratch):
     run(cluster, body)
 
 
+def test_a_listing_is_of_one_directory_and_ends(cluster, fs, scratch):
+    for name in "ab":
+        fs.mkdir(f"{scratch}/{name}")
+        for number in range(1100):
+            fs.open(f"{scratch}/{name}/{name}{number}", "xb", 0).close()
+    fs.symlink("a", f"{scratch}/now")
+    fs.symlink("b", f"{scratch}/next")
+
+    async def body(afs):
+        pages, begin = [], afs._begin
+
+        def raced(name, *args):
+            if len(pages) == 1:
+                fs.write_bytes(f"{scratch}/a/late", b"")
+                fs.rename(f"{scratch}/next", f"{scratch}/now")
+            pages.append(args)
+            return begin(name, *args)
+
+        afs._begin = raced
+        assert set(await afs.listdir(f"{scratch}/now")) == {f"a{number}" for number in range(1100)}
+        assert len(pages) == 2
+
+    run(cluster, body)
+
+
 def test_a_write_whose_wait_is_cancelled_is_done_whole(cluster, fs, scratch):
     old, new = b"o" * 3_000_000, b"n" * 3_000_000
 

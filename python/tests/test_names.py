@@ -2,11 +2,13 @@
 
 import os
 import pathlib
+import shutil
 import stat
 
 import pytest
 
 import weft
+from weft.fsspec import WeftFileSystem
 
 
 def test_directories_and_links(fs, scratch):
@@ -61,6 +63,51 @@ def test_many_names_come_by_pages(fs, scratch):
         fs.open(f"{scratch}/{name}", "xb", 0).close()
     assert set(fs.listdir(scratch)) == names
     assert {entry.name for entry in fs.scandir(scratch, stats=True)} == names
+
+
+def make(fs, path, count):
+    """A directory with so many files, whose names begin with that of the directory."""
+    fs.mkdir(path)
+    names = {f"{os.path.basename(path)}{number:05}" for number in range(count)}
+    for name in names:
+        fs.open(f"{path}/{name}", "xb", 0).close()
+    return names
+
+
+def test_a_listing_ends_whatever_is_moved(fs, scratch):
+    names, seen = make(fs, f"{scratch}/a", 1100), []
+    for entry in fs.scandir(f"{scratch}/a"):
+        seen.append(entry.name)
+        assert len(seen) <= len(names)
+        fs.rename(entry.path, f"{entry.path}.done")
+    assert set(seen) == names
+    assert set(fs.listdir(f"{scratch}/a")) == {f"{name}.done" for name in names}
+
+
+def test_a_listing_is_of_one_directory(fs, scratch):
+    names, _ = make(fs, f"{scratch}/a", 1100), make(fs, f"{scratch}/b", 1100)
+    for stats in (False, True):
+        fs.symlink("a", f"{scratch}/now")
+        with fs.scandir(f"{scratch}/now", stats=stats) as entries:
+            seen = {next(entries).name}
+            fs.symlink("b", f"{scratch}/next")
+            fs.rename(f"{scratch}/next", f"{scratch}/now")
+            seen.update(entry.name for entry in entries)
+        assert seen == names
+        fs.unlink(f"{scratch}/now")
+
+
+def test_a_directory_that_is_removed_while_it_is_listed_is_not_found(fs, scratch, mount):
+    path = pathlib.Path(f"{mount}{scratch}/a")
+    path.mkdir()
+    for number in range(1100):
+        (path / str(number)).touch()
+    with fs.scandir(f"{scratch}/a") as entries:
+        next(entries)
+        shutil.rmtree(path)
+        with pytest.raises(FileNotFoundError) as raised:
+            list(entries)
+    assert raised.value.filename == f"{scratch}/a"
 
 
 def test_names_of_any_bytes(fs, scratch, mount):
@@ -135,6 +182,11 @@ def test_rights_are_those_of_who_is_named(cluster, fs, scratch):
         user.write_bytes(f"{scratch}/open/a", b"")
         made = user.stat(f"{scratch}/open/a")
         assert (made.st_uid, made.st_gid, stat.S_IMODE(made.st_mode)) == (1234, 1234, 0o640)
+        # Names may be listed where nothing may be looked up.
+        fs.chmod(f"{scratch}/open", 0o774)
+        assert user.listdir(f"{scratch}/open") == ["a"]
+        with pytest.raises(PermissionError):
+            user.scandir(f"{scratch}/open", stats=True)
     fs.chmod(f"{scratch}/secret", 0o640)
     with weft.connect(cluster, uid=1234, gid=1234, groups=[0]) as user:
         assert user.read_bytes(f"{scratch}/secret") == b"x"
@@ -158,7 +210,8 @@ def test_rmtree_does_not_follow_links(fs, scratch):
     assert raised.value.filename == f"{scratch}/none"
 
 
-def test_rmtree_is_not_led_away_by_a_link_that_comes_meanwhile(fs, scratch):
+@pytest.mark.parametrize("depth", [None, 3])
+def test_rmtree_is_not_led_away_by_a_link_that_comes_meanwhile(fs, scratch, depth):
     fs.makedirs(f"{scratch}/kept/below")
     fs.makedirs(f"{scratch}/gone/b")
     fs.write_bytes(f"{scratch}/gone/b/a", b"x")
@@ -167,11 +220,11 @@ def test_rmtree_is_not_led_away_by_a_link_that_comes_meanwhile(fs, scratch):
     class Raced(type(fs)):
         """Puts a link in the place of a directory when that has been listed."""
 
-        def _empty(self, path, directory):
+        def _empty(self, path, directory, depth):
             if path.endswith("/b"):
                 fs.rename(f"{scratch}/gone/b", f"{scratch}/moved")
                 fs.symlink("../kept", f"{scratch}/gone/b")
-            super()._empty(path, directory)
+            super()._empty(path, directory, depth)
 
         def scandir(self, path="/", **options):
             if path.endswith("/b"):
@@ -179,7 +232,8 @@ def test_rmtree_is_not_led_away_by_a_link_that_comes_meanwhile(fs, scratch):
                 fs.symlink("../kept", f"{scratch}/gone/b")
             return super().scandir(path, **options)
 
-    raced = Raced(fs.cluster, fs._settings)
-    with raced, pytest.raises(NotADirectoryError):
-        raced.rmtree(f"{scratch}/gone")
+    spec = WeftFileSystem(fs.cluster, skip_instance_cache=True)
+    spec.weft = Raced(fs.cluster, fs._settings)
+    with spec.weft, pytest.raises(NotADirectoryError):
+        spec.rm(f"{scratch}/gone", recursive=True, maxdepth=depth)
     assert sorted(fs.listdir(f"{scratch}/kept")) == ["a", "below"]

@@ -319,9 +319,9 @@ class Filesystem:
     # Names.
 
     def _pages(self, path, attrs):
-        cookie, end = 0, False
+        cursor, end = None, False
         while not end:
-            entries, cookie, end = self.connection().read_dir(path, cookie, _PAGE, attrs)
+            entries, cursor, end = self.connection().read_dir(path, cursor, _PAGE, attrs)
             yield entries
 
     def listdir(self, path: _Path = "/") -> list[Any]:
@@ -330,7 +330,9 @@ class Filesystem:
         return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
 
     def scandir(self, path: _Path = "/", *, stats: bool = False) -> Scan:
-        """An iterator of ``weft.DirEntry``; with ``stats``, attributes come with the names."""
+        """An iterator of ``weft.DirEntry``; with ``stats``, attributes come with the names. All are
+        of the directory that the path leads to now; what is made or moved there later is left
+        out."""
         path = os.fspath(path)
         pages = self._pages(path, stats)
         first = next(pages)
@@ -396,30 +398,38 @@ class Filesystem:
     def rmtree(self, path: _Path) -> None:
         """Removes a directory with all that is in it. Symbolic links are not followed, not even if
         one takes the place of a directory meanwhile; ``path`` must not be one."""
+        self._rmtree(path, None)
+
+    def _rmtree(self, path, depth):
+        """``rmtree``; with a ``depth``, what lies deeper stays, and what it lies in."""
         path = os.fspath(path)
         slash = b"/" if isinstance(path, bytes) else "/"
         path = path.rstrip(slash) or slash
         found = self.lstat(path)
         if not modes.S_ISDIR(found.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-        self._empty(path, self.connection().at(found.st_ino))
-        self.rmdir(path)
+        self._empty(path, self.connection().at(found.st_ino), depth)
+        with _if_empty(depth):
+            self.rmdir(path)
 
-    def _empty(self, path, directory):
+    def _empty(self, path, directory, depth):
         """Removes what is in a directory. Its path is for errors only: whatever stands there now,
         all goes by the inode."""
         here = b"." if isinstance(path, bytes) else "."
-        cookie, end = 0, False
+        cursor, end = None, False
         while not end:
             with _below(path):
-                entries, cookie, end = directory.read_dir(here, cookie, _PAGE, False)
+                entries, cursor, end = directory.read_dir(here, cursor, _PAGE, False)
             for name, ino, kind, _ in entries:
                 name = os.fsencode(name) if isinstance(path, bytes) else name
                 at = os.path.join(path, name)
-                if modes.S_ISDIR(kind):
-                    self._empty(at, directory.at(ino))
-                with _below(at):
-                    (directory.rmdir if modes.S_ISDIR(kind) else directory.unlink)(name)
+                if not modes.S_ISDIR(kind):
+                    with _below(at):
+                        directory.unlink(name)
+                elif depth != 1:
+                    self._empty(at, directory.at(ino), depth and depth - 1)
+                    with _below(at), _if_empty(depth):
+                        directory.rmdir(name)
 
     def rename(self, source: _Path, target: _Path, *, no_replace: bool = False) -> None:
         """Moves a name, in place of what is there, in one step; ``no_replace`` refuses that."""
@@ -465,6 +475,16 @@ def _below(path):
     except OSError as error:
         error.filename = path
         raise
+
+
+@contextlib.contextmanager
+def _if_empty(depth):
+    """Leaves a directory that is not, if there is a depth to which it was to be emptied."""
+    try:
+        yield
+    except OSError as error:
+        if depth is None or error.errno != errno.ENOTEMPTY:
+            raise
 
 
 def _outermost_last(files):

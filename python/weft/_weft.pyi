@@ -10,6 +10,7 @@ _Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 _Item: TypeAlias = tuple[_Path, int, int | None]
 _Later: TypeAlias = tuple["Completions", int]
 _Place: TypeAlias = tuple[int, int, int | None]
+_Cursor: TypeAlias = tuple[int, int, int]
 _Entry: TypeAlias = tuple[str, int, int, os.stat_result | None]
 
 def copied_bytes() -> int: ...
@@ -36,8 +37,13 @@ class Connection:
         self, path: _Path, follow: bool = True, later: _Later | None = None
     ) -> os.stat_result: ...
     def read_dir(
-        self, path: _Path, cookie: int, limit: int, attrs: bool, later: _Later | None = None
-    ) -> tuple[list[_Entry], int, bool]: ...
+        self,
+        path: _Path,
+        cursor: _Cursor | None,
+        limit: int,
+        attrs: bool,
+        later: _Later | None = None,
+    ) -> tuple[list[_Entry], _Cursor, bool]: ...
     def mkdir(self, path: _Path, mode: int, later: _Later | None = None) -> os.stat_result: ...
     def unlink(self, path: _Path, later: _Later | None = None) -> None: ...
     def rmdir(self, path: _Path, later: _Later | None = None) -> None: ...

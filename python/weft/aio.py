@@ -203,10 +203,10 @@ class AsyncFilesystem:
 
     async def listdir(self, path: Any = "/") -> list[Any]:
         """The names in a directory."""
-        names, cookie, end = [], 0, False
+        names, cursor, end = [], None, False
         while not end:
-            page = await self._call(path, "read_dir", path, cookie, 1024, False)
-            entries, cookie, end = page
+            page = await self._call(path, "read_dir", path, cursor, 1024, False)
+            entries, cursor, end = page
             names.extend(entry[0] for entry in entries)
         return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
 

@@ -218,23 +218,8 @@ class WeftFileSystem(AbstractFileSystem):
                     self.weft.unlink(at)
                 elif not recursive:
                     raise IsADirectoryError(errno.EISDIR, "rm without recursive=True", at)
-                elif maxdepth is None:
-                    self.weft.rmtree(at)
                 else:
-                    self._rm_within(at, maxdepth)
-
-    def _rm_within(self, path, depth):
-        """Removes what lies so deep in a directory, and directories that are empty then."""
-        for entry in list(self.weft.scandir(path)):
-            if not entry.is_dir(follow_symlinks=False):
-                self.weft.unlink(entry.path)
-            elif depth > 1:
-                self._rm_within(entry.path, depth - 1)
-        try:
-            self.weft.rmdir(path)
-        except OSError as error:
-            if error.errno != errno.ENOTEMPTY:
-                raise
+                    self.weft._rmtree(at, maxdepth)
 
     def mv(self, path1, path2, recursive=True, maxdepth=None, **kwargs):
         """Moves a file or a directory, in one step."""

@@ -289,7 +289,7 @@ fn main() {
             .map(|key| KeySource { key_file: Some(key.into()), key_command: None }),
         ..TargetOptions::new(&path, Some(gib << 30))
     };
-    Engine::format(&options, &Content::Blank).expect("format");
+    Engine::format_and_take_index(&options, &Content::Blank).expect("format");
     let engine = Engine::open(&options).expect("open");
     let capacity = engine.stat().capacity_bytes;
     let (data, sums) = payload(CHUNK);

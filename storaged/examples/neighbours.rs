@@ -77,7 +77,7 @@ fn main() {
     let index = given.is_dir().then(|| path.with_extension("index"));
     let index = index.unwrap_or_else(|| std::env::temp_dir().join("neighbours.index"));
     let options = TargetOptions { index: Some(index.clone()), ..TargetOptions::new(&path, None) };
-    Engine::format(&options, &Content::Blank).expect("a target");
+    Engine::format_and_take_index(&options, &Content::Blank).expect("a target");
     let engine = Engine::open(&options).expect("it opens");
     let (server, clients, victim) = (runtime(2), runtime(2), runtime(1));
     let (stop, stopped) = watch::channel(false);

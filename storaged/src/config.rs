@@ -198,8 +198,18 @@ impl Config {
         }
         self.nvmeof.validate()?;
         for (i, target) in self.targets.iter().enumerate() {
-            if self.targets[..i].iter().any(|t| t.path == target.path) {
+            let before = &self.targets[..i];
+            if before.iter().any(|t| t.path == target.path) {
                 return bad(format!("target {} is listed twice", target.path.display()));
+            }
+            let index = target.options().index_path();
+            if let Some(other) = before.iter().find(|t| t.options().index_path() == index) {
+                return bad(format!(
+                    "targets {} and {} have the same index, {}: each has one of its own",
+                    other.path.display(),
+                    target.path.display(),
+                    index.display()
+                ));
             }
             target.encryption.as_ref().map_or(Ok(()), KeySource::validate).map_err(|e| {
                 Error::new(e.kind, format!("target {}: {}", target.path.display(), e.message))
@@ -387,6 +397,11 @@ mod tests {
         assert!(toml::from_str::<Config>(&text.replace("index", "idnex")).is_err());
         let twice: Config = toml::from_str(&text.replace("/dev/disk/by-id/x", "/data/t1")).unwrap();
         assert!(twice.validate().is_err());
+        for index in ["/data/t1.index", "/data//t1.index/"] {
+            let one = toml::from_str::<Config>(&text.replace("/var/lib/weft/x", index)).unwrap();
+            let one = one.validate().unwrap_err();
+            assert!(one.message.contains("same index"), "{one}");
+        }
         assert_eq!(parse_size("12 MiB"), Some(12 << 20));
         assert_eq!(config.scrub_period, 14 * 86_400);
         let scrub = |period: &str| {

@@ -6,7 +6,7 @@ use saphyr::{LoadableYamlNode, Yaml};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use weft_tests::{path, run, weft};
+use weft_tests::{not_tested, path, run, weft};
 
 fn deploy(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(folder)
@@ -209,5 +209,72 @@ fn user_data_is_whole_and_has_no_keys() -> Result<()> {
         ensure!(scripts == 1, "{name}: {scripts} scripts");
     }
     ensure!(count == 3, "{count} files");
+    Ok(())
+}
+
+/// What the playbook writes of drives in the place of a configuration that is there.
+fn written(present: &str, drives: &[&str]) -> Result<String> {
+    let work = tempfile::tempdir()?;
+    let role = deploy("ansible/roles/weft");
+    let (play, out) = (work.path().join("play.yml"), work.path().join("storaged.toml"));
+    let task = serde_json::json!({
+        "ansible.builtin.template": {
+            "src": role.join("templates/storaged.toml.j2"), "dest": out, "mode": "0644",
+        },
+        "vars": { "weft_drives": drives, "weft_present": { "stdout": present } },
+    });
+    let said = serde_json::json!([{
+        "hosts": "localhost",
+        "connection": "local",
+        "gather_facts": false,
+        "vars": { "ansible_python_interpreter": "{{ ansible_playbook_python }}" },
+        "vars_files": [role.join("defaults/main.yml"), role.join("vars/main.yml")],
+        "tasks": [task],
+    }]);
+    fs::write(&play, said.to_string())?;
+    let inventory = work.path().join("hosts");
+    fs::write(&inventory, "localhost\n[weft_metadata]\nmeta-1\n")?;
+    run("ansible-playbook", &["-i", path(&inventory), path(&play)], work.path())?;
+    let text = fs::read_to_string(&out)?;
+    Ok(text.split_once("[[targets]]").context("no targets")?.1.replace("\n\n", "\n"))
+}
+
+#[test]
+fn ansible_leaves_what_is_said_of_a_drive() -> Result<()> {
+    let version = std::process::Command::new("ansible-playbook").arg("--version").output();
+    if !version.is_ok_and(|out| out.status.success()) {
+        not_tested("what the playbook writes of drives: ansible-playbook is not here");
+        return Ok(());
+    }
+    // None shares its index with another.
+    let new = written("", &["/dev/disk/by-id/a", "/mnt/1/target", "/mnt/2/target"])?;
+    for name in ["dev-disk-by-id-a", "mnt-1-target", "mnt-2-target"] {
+        let line = format!("index = \"/var/lib/weft/storaged/{name}.index\"\n");
+        ensure!(new.contains(&line), "{new}");
+    }
+    let present = r#"name = "by hand"
+        [[ targets ]]
+        index = "/var/lib/weft/drive-1.index"  # the first
+        path = "/dev/a"
+        flush = false
+        [[targets]]
+        path = '/srv/target'
+        size = "64GiB"
+        [tls]
+        ca = "x"
+    "#;
+    let again = written(present, &["/dev/b", "/dev/a", "/srv/target"])?;
+    let wanted = r#"
+path = "/dev/b"
+index = "/var/lib/weft/storaged/dev-b.index"
+[[targets]]
+path = "/dev/a"
+index = "/var/lib/weft/drive-1.index"  # the first
+flush = false
+[[targets]]
+path = "/srv/target"
+size = "64GiB"
+"#;
+    ensure!(again == wanted, "{again}");
     Ok(())
 }

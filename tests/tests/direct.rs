@@ -7,12 +7,25 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use weft_proto::layout::MAX_FILE;
 use weft_tests::aio::{Aio, Aligned};
 use weft_tests::{Cluster, path, tries, weft_ok};
 
 const PAGE: u64 = 4096;
+
+/// A cluster, its mount and a second one.
+fn two_mounts() -> Result<(Cluster, PathBuf, PathBuf)> {
+    let cluster = Cluster::start()?;
+    let (a, b) = (cluster.mnt().to_path_buf(), cluster.mount_again("second")?);
+    Ok((cluster, a, b))
+}
+
+/// Takes the second mount away; nothing is left that does not belong there.
+fn end(cluster: &Cluster, second: &Path) -> Result<()> {
+    weft_ok(&["umount", path(second)])?;
+    cluster.await_clean()
+}
 
 fn direct(at: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(at)
@@ -45,8 +58,7 @@ fn write_with(file: &File, data: &[u8], offset: i64, flags: i32) -> io::Result<(
 /// A program may end that what it has open appends, and have it again.
 #[test]
 fn a_write_that_does_not_append_any_more_goes_where_it_says() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let (a, b) = (cluster.mnt().to_path_buf(), cluster.mount_again("second")?);
+    let (cluster, a, b) = two_mounts()?;
     let opened = OpenOptions::new().read(true).append(true).create(true).open(a.join("f"))?;
     (&opened).write_all(b"abc")?;
     append(&opened, false)?;
@@ -57,16 +69,14 @@ fn a_write_that_does_not_append_any_more_goes_where_it_says() -> Result<()> {
         let found = fs::read(at.join("f"))?;
         ensure!(found == b"xbcy", "{:?}", String::from_utf8_lossy(&found));
     }
-    weft_ok(&["umount", path(&b)])?;
-    cluster.await_clean()
+    end(&cluster, &b)
 }
 
 /// Programs make what they were given append (fdopen(3), make, dd). On two mounts, whose kernels do
 /// not hear of each other's appends; through pages and past them.
 #[test]
 fn a_write_that_appends_by_now_goes_to_the_end() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let (a, b) = (cluster.mnt().to_path_buf(), cluster.mount_again("second")?);
+    let (cluster, a, b) = two_mounts()?;
     for flags in [0, libc::O_DIRECT] {
         fs::write(a.join("log"), "")?;
         let open = |at: &Path| -> Result<File> {
@@ -91,15 +101,13 @@ fn a_write_that_appends_by_now_goes_to_the_end() -> Result<()> {
         }
         ensure!(fs::read(a.join("log"))? == wanted && fs::read(b.join("log"))? == wanted);
     }
-    weft_ok(&["umount", path(&b)])?;
-    cluster.await_clean()
+    end(&cluster, &b)
 }
 
 /// Where Linux leaves that to the filesystem: asynchronous writes past the pages, and appends.
 #[test]
 fn one_write_that_is_to_be_durable_is() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let (a, b) = (cluster.mnt().to_path_buf(), cluster.mount_again("second")?);
+    let (cluster, a, b) = two_mounts()?;
     fs::write(b.join("f"), vec![0; 4 * PAGE as usize])?;
     let (file, aio) = (direct(&b.join("f"))?, Aio::new()?);
     let mut log = OpenOptions::new().append(true).create(true).open(b.join("log"))?;
@@ -131,8 +139,7 @@ fn words(call: u64, len: usize) -> Aligned {
 fn pieces_of_an_append_lie_in_order() -> Result<()> {
     const LEN: usize = 4 << 20;
     const LINE: [u8; 16] = [0xff; 16];
-    let cluster = Cluster::start()?;
-    let (a, b) = (cluster.mnt().to_path_buf(), cluster.mount_again("second")?);
+    let (cluster, a, b) = two_mounts()?;
     // By itself, each lands; beside others, each that says so.
     for others in [false, true] {
         let name = format!("log-{others}");
@@ -170,20 +177,21 @@ fn pieces_of_an_append_lie_in_order() -> Result<()> {
         let all = landed.iter().all(|call| next[*call as usize] == LEN as u64 / 8);
         ensure!(all, "others {others}: an append is not whole");
     }
-    weft_ok(&["umount", path(&b)])?;
-    cluster.await_clean()
+    end(&cluster, &b)
 }
 
 /// Whether the kernel has heard that the file was cut or not, what is appended next is no piece
 /// that comes too late, nor one that waits for ever.
 #[test]
 fn who_appends_to_a_file_that_others_cut_appends() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let (a, b) = (cluster.mnt().to_path_buf(), cluster.mount_again("second")?);
+    let (cluster, a, b) = two_mounts()?;
     let (line, aio) = (Aligned::from(&[7; PAGE as usize]), Aio::new()?);
-    for (round, (asynchronous, hears)) in
-        [(false, false), (false, true), (true, false), (true, true)].into_iter().enumerate()
-    {
+    // Whether it hears of it before the first append, or only before the second.
+    let [never, first, second] = [(false, false), (true, false), (false, true)];
+    let plain = [never, first].map(|hears| (false, hears));
+    let asynchronous = [never, first, second].map(|hears| (true, hears));
+    let cases = plain.into_iter().chain(asynchronous);
+    for (round, (asynchronous, (hears, hears_later))) in cases.enumerate() {
         let name = format!("log{round}");
         let append = |at: &Path| {
             let mut how = OpenOptions::new();
@@ -198,32 +206,36 @@ fn who_appends_to_a_file_that_others_cut_appends() -> Result<()> {
         write()?;
         for (kept, added) in [(0, 0), (512, 3), (0, 1)] {
             OpenOptions::new().write(true).open(b.join(&name))?.set_len(kept)?;
-            if hears {
-                // By another thread.
-                let heard = std::thread::scope(|scope| {
+            // By another thread.
+            let hear = || {
+                std::thread::scope(|scope| {
                     scope.spawn(|| here.metadata()).join().expect("it does not panic")
-                })?;
-                ensure!(heard.len() == kept);
+                })
+            };
+            if hears {
+                ensure!(hear()?.len() == kept);
             }
             for _ in 0..added {
                 (&there).write_all(line.bytes())?;
             }
-            let what = format!("asynchronous {asynchronous}, heard {hears}, kept {kept}");
+            let heard = format!("heard {hears}, later {hears_later}");
+            let what = format!("asynchronous {asynchronous}, {heard}, kept {kept}");
             write().context(what.clone())?;
+            if hears_later {
+                ensure!(hear()?.len() == kept + (added + 1) * PAGE, "{what}");
+            }
             write().context(what.clone())?;
             let found = fs::metadata(b.join(&name))?.len();
             ensure!(found == kept + (added + 2) * PAGE, "{what}: {found} bytes");
         }
     }
-    weft_ok(&["umount", path(&b)])?;
-    cluster.await_clean()
+    end(&cluster, &b)
 }
 
 /// The kernel cuts a file where it believes that it ends when a write beyond fails.
 #[test]
 fn a_write_that_fails_cuts_off_nothing_that_others_wrote() -> Result<()> {
-    let cluster = Cluster::start()?;
-    let (a, b) = (cluster.mnt().to_path_buf(), cluster.mount_again("second")?);
+    let (cluster, a, b) = two_mounts()?;
     let page = Aligned::from(&[7; PAGE as usize]);
     for asynchronous in [false, true] {
         let name = format!("f{asynchronous}");
@@ -253,7 +265,41 @@ fn a_write_that_fails_cuts_off_nothing_that_others_wrote() -> Result<()> {
             ensure!(kept(&a)?.len() as u64 == PAGE && kept(&b)?.len() as u64 == PAGE);
             write(file, PAGE)?;
         }
+        // Nor does the kernel make longer what others have cut.
+        there.set_len(0)?;
+        ensure!(write(&here, MAX_FILE).is_err());
+        ensure!(kept(&b)?.is_empty() && kept(&a)?.is_empty(), "it has grown");
     }
-    weft_ok(&["umount", path(&b)])?;
+    end(&cluster, &b)
+}
+
+/// The kernel sends it in pieces, of which some land.
+#[test]
+fn a_write_that_fails_leaves_nothing_behind_where_nobody_else_writes() -> Result<()> {
+    const LEN: usize = 4 << 20;
+    let cluster = Cluster::start()?;
+    let dir = cluster.mnt().join("limited");
+    fs::create_dir(&dir)?;
+    weft_ok(&["quota", "set", path(&dir), "--bytes", "2MiB"])?;
+    let (aio, page) = (Aio::new()?, Aligned::from(&[7; PAGE as usize]));
+    for asynchronous in [false, true] {
+        let at = dir.join(format!("f{asynchronous}"));
+        fs::write(&at, "")?;
+        let file = direct(&at)?;
+        let write = |data: &[u8], at: u64| match asynchronous {
+            true => aio.write(&file, at, data),
+            false => file.write_all_at(data, at),
+        };
+        for pages in 1..4 {
+            let end = pages * PAGE;
+            write(page.bytes(), end - PAGE)?;
+            let refused = write(words(1, LEN).bytes(), end);
+            let errno = refused.err().and_then(|error| error.raw_os_error());
+            ensure!(errno == Some(libc::EDQUOT), "asynchronous {asynchronous}: {errno:?}");
+            let found = fs::metadata(&at)?.len();
+            ensure!(found == end, "asynchronous {asynchronous}: {found} bytes, and not {end}");
+            ensure!(fs::read(&at)? == vec![7; end as usize], "asynchronous {asynchronous}");
+        }
+    }
     cluster.await_clean()
 }

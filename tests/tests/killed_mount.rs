@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 use weft_fuse::Connection;
-use weft_tests::{Cluster, Shape, eventually, path, weft_ok};
+use weft_tests::{Cluster, Paused, Shape, eventually, path, run, weft_ok};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Programs on each mount.
@@ -111,6 +111,42 @@ fn a_mount_that_was_killed_comes_back() -> Result<()> {
     let at = cluster.mount_with("dies", &["--supervise"])?;
     die_stuck(&cluster, cluster.pid_of_mount(&at)?, &at, Signal::SIGKILL)?;
     eventually(PATIENCE, "it is back", || File::create(at.join("dir/back")).ok())?;
+    weft_ok(&["umount", path(&at)])?;
+    cluster.await_clean()
+}
+
+/// The process that has started another.
+fn parent(pid: Pid) -> Result<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let behind = stat.rsplit_once(") ").context("a state behind the name")?.1;
+    behind.split(' ').nth(1).context("a parent")?.parse().context("a number")
+}
+
+/// Somebody mounts anew by hand while it is about to come back: who looked after it ends.
+#[test]
+fn a_mount_that_was_mounted_anew_by_hand_is_not_brought_back() -> Result<()> {
+    let cluster = small()?;
+    let at = cluster.mount_with("dies", &["--supervise"])?;
+    let died = cluster.pid_of_mount(&at)?;
+    let supervisor = parent(died)?;
+    let paused = cluster.pause_metadata()?;
+    kill(died, Signal::SIGKILL)?;
+    let children = format!("/proc/{supervisor}/task/{supervisor}/children");
+    let tries = eventually(PATIENCE, "it is to come back", || {
+        let all = fs::read_to_string(&children).ok()?;
+        let mut all = all.split_whitespace().filter_map(|pid| pid.parse().ok());
+        all.find(|pid| *pid != died.as_raw())
+    })?;
+    let late = Paused::all(vec![tries])?;
+    drop(paused);
+    run("umount", &["--lazy", path(&at)], Path::new("/"))?;
+    ensure!(cluster.mount_again("dies")? == at);
+    drop(late);
+    eventually(PATIENCE, "nobody looks after what has died", || {
+        let status = fs::read_to_string(format!("/proc/{supervisor}/status"));
+        status.map_or(true, |text| text.contains("State:\tZ")).then_some(())
+    })?;
+    File::create(at.join("lives"))?.sync_all()?;
     weft_ok(&["umount", path(&at)])?;
     cluster.await_clean()
 }

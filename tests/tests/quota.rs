@@ -3,9 +3,12 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -374,6 +377,10 @@ fn what_is_there_is_counted_and_outlives_the_servers() -> Result<()> {
     cluster.await_clean()
 }
 
+fn name_of(path: &Path) -> Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}
+
 #[test]
 fn users_groups_and_projects_have_limits() -> Result<()> {
     let cluster = Cluster::start()?;
@@ -396,6 +403,24 @@ fn users_groups_and_projects_have_limits() -> Result<()> {
     let refused = touch("c")?;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     ensure!(!refused.status.success() && said.contains("quota"), "{said}");
+    // A whiteout would be root's, and counts for nobody else: only root leaves one.
+    let (old, new) = (name_of(&mine.join("b"))?, name_of(&mine.join("d"))?);
+    let leave = |user| {
+        let (old, new) = (old.clone(), new.clone());
+        let mut program = Command::new("true");
+        // SAFETY: renameat2 may be called between fork and exec; the names outlive the call.
+        let rename = move || match unsafe {
+            let at = libc::AT_FDCWD;
+            libc::renameat2(at, old.as_ptr(), at, new.as_ptr(), libc::RENAME_WHITEOUT)
+        } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        };
+        // SAFETY: as above.
+        unsafe { program.uid(user).gid(user).pre_exec(rename) }.status()
+    };
+    let refused = leave(4321).err().and_then(|e| e.raw_os_error());
+    ensure!(refused == Some(libc::EPERM) && leave(0)?.success(), "{refused:?}");
     // What becomes his counts for him.
     fs::write(mnt.join("roots"), vec![1u8; 1 << 20])?;
     let given = chown(mnt.join("roots"), Some(4321), None);

@@ -1,7 +1,7 @@
 //! `weft ca issue`: makes a certificate, and a key for it unless there is one already.
 
 use super::args::DirArgs;
-use super::authority::Authority;
+use super::authority::{Authority, Issued};
 use super::request::{Request, Role};
 use crate::durable;
 use crate::output::say;
@@ -59,10 +59,15 @@ pub fn run(args: Args) -> Result<()> {
     request.check()?;
     let (cert, key) = (with_suffix(&out, ".pem"), with_suffix(&out, ".key"));
     // Said before anything goes on record.
-    for path in [&cert, &key] {
-        let there = fs::symlink_metadata(path).is_ok() && (csr.is_none() || path == &cert);
-        ensure!(!there, "{} is there already and is not overwritten", path.display());
-    }
+    let there = |path: &Path| fs::symlink_metadata(path).is_ok();
+    ensure!(!there(&cert), "{} is there already and is not overwritten", cert.display());
+    ensure!(
+        csr.is_some() || !there(&key),
+        "{} is there, without {}, and is not overwritten: if a command has left it that was cut \
+         off, nobody has a certificate for it; remove it and try again",
+        key.display(),
+        cert.display()
+    );
     let authority = Authority::open(&dir.dir)?;
     let uri = request.uri();
     if let Some(csr) = csr {
@@ -73,9 +78,16 @@ pub fn run(args: Args) -> Result<()> {
         return say(&format!("{} is for {uri}", cert.display()));
     }
     let issued = authority.issue(&request)?;
-    write(&key, &issued.key_pem, 0o600)?;
-    write(&cert, &issued.cert_pem, 0o644)?;
+    write_both(&cert, &key, &issued)?;
     say(&format!("{} with {} is for {uri}", cert.display(), key.display()))
+}
+
+/// The key first: with the certificate all is there.
+fn write_both(cert: &Path, key: &Path, issued: &Issued) -> Result<()> {
+    write(key, &issued.key_pem, 0o600)?;
+    write(cert, &issued.cert_pem, 0o644).inspect_err(|_| {
+        let _ = fs::remove_file(key); // the first error counts
+    })
 }
 
 fn with_suffix(prefix: &Path, suffix: &str) -> PathBuf {
@@ -96,4 +108,23 @@ fn write(path: &Path, pem: &str, mode: u32) -> Result<()> {
     durable::create(path, pem.as_bytes(), mode).with_context(|| {
         format!("cannot make {}; revoke what is on record and was never used", path.display())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_does_not_stay_without_its_certificate() {
+        let dir = tempfile::tempdir().unwrap();
+        let (cert, key) = (dir.path().join("a.pem"), dir.path().join("a.key"));
+        let issued = Issued { cert_pem: "a certificate".into(), key_pem: "a key".into() };
+        fs::write(&cert, "another's").unwrap();
+        assert!(write_both(&cert, &key, &issued).is_err());
+        assert!(!key.exists());
+        assert_eq!(fs::read_to_string(&cert).unwrap(), "another's");
+        fs::remove_file(&cert).unwrap();
+        write_both(&cert, &key, &issued).unwrap();
+        assert!(cert.exists() && key.exists());
+    }
 }

@@ -156,13 +156,18 @@ async fn start(args: &Args, settings: Vec<String>) -> Result<Started> {
 }
 
 /// What was left there by a process that has died goes only now: until here programs got an error
-/// for what they looked for, and not the folder below. Errors: [`TakenAway`], it is not there.
+/// for what they looked for, and not the folder below. Errors: [`TakenAway`], it is not there, or
+/// another was mounted in its place.
 fn make_room(path: &Path) -> Result<()> {
     if !weft_fuse::mount_at(path)?.is_some_and(|mount| mount.is_weft()) {
         return Err(TakenAway.into());
     }
-    // Until another is there it says who brings it back.
-    umount::detach(path).map(drop)
+    // Until another is there it says who brings it back, and that it is not there meanwhile.
+    let left = mounts::find(path)?.filter(|record| !record.process.alive());
+    left.map_or(Ok(()), |record| record.make_room())?;
+    umount::detach(path)?;
+    let lives = mounts::find(path)?.is_some_and(|record| record.process.alive());
+    if lives { Err(TakenAway.into()) } else { Ok(()) }
 }
 
 /// The process that looks after this one, which has started it.

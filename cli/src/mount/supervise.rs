@@ -105,8 +105,8 @@ impl Supervisor {
     }
 
     /// Mounts with the settings of the process that has died, as often as it takes. Answers whether
-    /// it is mounted: not if somebody has taken away what was left of it, or this process is told
-    /// to end.
+    /// there is something to look after again: not if somebody has taken away what was left of it,
+    /// or mounted it anew, or this process is told to end.
     fn bring_back(&self, last: &MountRecord, pause: &mut Duration) -> Result<bool> {
         let mut settings = last.settings.clone();
         settings.push(supervised(&self.own));
@@ -118,12 +118,20 @@ impl Supervisor {
             settings.push(nonempty);
         }
         let fresh = background::arguments(&settings, &self.path);
-        // A try may have taken away what was left, and then not been able to mount.
-        let mut in_place = true;
         loop {
             if self.interrupt.pause(*pause).is_err() {
                 return Ok(false);
             }
+            let in_place = match self.record()? {
+                None => {
+                    tracing::info!("{} is looked after by another now", self.path.display());
+                    return Ok(false);
+                }
+                // A try has come as far as to mount it, and was not heard to the end.
+                Some(now) if now.process != last.process => return Ok(true),
+                // A try may have taken away what was left, and then not been able to mount.
+                Some(now) => is_there(&self.path)? || !now.making_room,
+            };
             if in_place && !is_there(&self.path)? {
                 tracing::info!("{} was taken away meanwhile", self.path.display());
                 return Ok(false);
@@ -146,7 +154,6 @@ impl Supervisor {
                 }
             }
             reap();
-            in_place = is_there(&self.path)?;
         }
     }
 

@@ -8,8 +8,10 @@ mod words;
 use crate::output::OutputArgs;
 use anyhow::{Context, Result, bail};
 use attribute::{Quota, Which};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use weft_fuse::MountEntry;
 use words::{Grace, Limit};
 
 /// How often it is looked whether all is counted.
@@ -140,13 +142,18 @@ impl Of {
 
 /// The only mount of this machine.
 fn only_mount() -> Result<PathBuf> {
-    let mounts = weft_fuse::mounts().context("the mounts of this machine")?;
-    let ours = mounts.into_iter().filter(|m| m.source.starts_with(weft_fuse::SOURCE_PREFIX));
-    let mut points: Vec<_> = ours.map(|m| m.mount_point).collect();
-    points.dedup();
-    match points.len() {
-        1 => Ok(points.remove(0)),
+    only(weft_fuse::mounts().context("the mounts of this machine")?)
+}
+
+/// Where the only one of these is; one that is shown at several places is one.
+fn only(mounts: Vec<MountEntry>) -> Result<PathBuf> {
+    let mut places = BTreeMap::new();
+    for mount in mounts.into_iter().filter(MountEntry::is_weft) {
+        places.entry(mount.device).or_insert(mount.mount_point);
+    }
+    match places.len() {
         0 => bail!("nothing of weft is mounted here: name a path in a mount"),
+        1 => places.into_values().next().context("the mount"),
         n => bail!("{n} mounts of weft are here: name a path in the one that is meant"),
     }
 }
@@ -192,4 +199,32 @@ fn set(args: &SetArgs) -> Result<()> {
 fn is_counting(place: &Path, which: Which) -> Result<bool> {
     let found = attribute::get(place, which)?;
     Ok(found.iter().find(|quota: &&Quota| !quota.ends).is_some_and(|quota| quota.counting))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_only_mount_is_found_whoever_made_it() {
+        let mount = |at: &str, device: &str, fs_type: &str, source: &str| MountEntry {
+            mount_point: at.into(),
+            device: device.into(),
+            fs_type: fs_type.into(),
+            source: source.into(),
+            user: Some(0),
+        };
+        let ours = mount("/scratch", "0:57", "fuse.weft", "weft:b:7100");
+        // As mount(8) makes it.
+        let fstab = mount("/datasets", "0:58", "fuse.weft", "a:7100:/");
+        let other = mount("/other", "0:59", "fuse.sshfs", "a:/");
+        let bound = MountEntry { mount_point: "/srv/datasets".into(), ..fstab.clone() };
+        let found = |all: &[&MountEntry]| {
+            only(all.iter().map(|mount| (*mount).clone()).collect()).map_err(|e| e.to_string())
+        };
+        assert_eq!(found(&[&other, &fstab]).unwrap(), Path::new("/datasets"));
+        assert_eq!(found(&[&fstab, &other, &bound]).unwrap(), Path::new("/datasets"));
+        assert!(found(&[&fstab, &ours, &bound]).unwrap_err().contains("2 mounts"));
+        assert!(found(&[&other]).unwrap_err().contains("nothing of weft"));
+    }
 }

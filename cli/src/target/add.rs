@@ -63,9 +63,9 @@ pub struct NewArgs {
 pub async fn run(args: Args) -> Result<()> {
     let target = target(&args.location, &args.new)?;
     if args.no_config {
-        return say(&make(&target, &Options::default(), args.new.force).await?);
+        return say(&make(&target, &Options::default(), args.new.force, Index::New).await?);
     }
-    let (file, config) = (File::read(&args.new.config)?, args.new.config.display());
+    let (file, config) = (File::lock(&args.new.config)?, args.new.config.display());
     if let Ok(listed) = file.find(&target.path) {
         ensure!(
             args.new.size.is_none() && args.new.index.is_none() && !args.new.encrypt,
@@ -79,13 +79,22 @@ pub async fn run(args: Args) -> Result<()> {
             "{config} lists {} already, and it is a target: there is nothing to do",
             listed.path.display()
         );
-        let made = block_in_place(|| format(listed, &options, args.new.force))?;
+        // It is listed for no other.
+        let made = block_in_place(|| format(listed, &options, args.new.force, Index::Own))?;
         return say(&format!("{made}; {config} lists it: {RELOAD}"));
     }
     let file = file.with(&target)?;
-    let made = make(&target, &file.config.nvmeof, args.new.force).await?;
+    let made = make(&target, &file.config.nvmeof, args.new.force, Index::New).await?;
     file.write()?;
     say(&format!("{made}; {config} lists it: {RELOAD}"))
+}
+
+/// The absolute path of a file that may be there, by one name whatever leads to its folder: that of
+/// another target's index is recognised by it.
+fn one_name(path: &Path) -> Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+    Ok(folder.zip(path.file_name()).map_or(path.clone(), |(folder, name)| folder.join(name)))
 }
 
 /// The section of a new target. Its path is absolute, unless it is an address.
@@ -96,17 +105,26 @@ pub fn target(location: &Path, args: &NewArgs) -> Result<Target> {
         std::path::absolute(location)
             .with_context(|| format!("{} is not a path", location.display()))?
     };
-    let index = args.index.as_deref().map(std::path::absolute).transpose()?;
+    let index = args.index.as_deref().map(one_name).transpose()?;
     let key_file = args.key_file.as_deref().map(std::path::absolute).transpose()?;
     let encryption = key_file.map(|path| KeySource { key_file: Some(path), key_command: None });
     let size = args.size.map(|s| s.0);
     Ok(Target { index, sparse: args.sparse, encryption, ..Target::new(path, size) })
 }
 
+/// Whose the index of a target was before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Index {
+    /// Nobody's, as far as the configuration says.
+    New,
+    /// That of the target in whose place this one is made.
+    Own,
+}
+
 /// Formats the drive, after a question where it holds something. Answers what was done.
-pub async fn make(target: &Target, fabric: &Options, force: bool) -> Result<String> {
+pub async fn make(target: &Target, fabric: &Options, force: bool, index: Index) -> Result<String> {
     let options = drive(target, fabric).await?;
-    block_in_place(|| format(target, &options, force))
+    block_in_place(|| format(target, &options, force, index))
 }
 
 /// The drive as it is to be opened; one behind a fabric is connected first.
@@ -118,12 +136,15 @@ async fn drive(target: &Target, fabric: &Options) -> Result<TargetOptions> {
     Ok(TargetOptions { path, ..target.options() })
 }
 
-fn format(target: &Target, options: &TargetOptions, force: bool) -> Result<String> {
+fn format(target: &Target, options: &TargetOptions, force: bool, index: Index) -> Result<String> {
     let (name, found) = (target.path.display(), holds(&options.path)?);
     if found != Content::Blank && !force {
         confirm(&format!("{name} holds {found}"))?;
     }
-    let superblock = Engine::format(options, &found)?;
+    let superblock = match index {
+        Index::New => Engine::format(options, &found)?,
+        Index::Own => Engine::format_and_take_index(options, &found)?,
+    };
     let encrypted = if superblock.key_check.is_some() { ", encrypted" } else { "" };
     Ok(format!("{name} is target {} now, {}{encrypted}", superblock.uuid, Size(superblock.size)))
 }

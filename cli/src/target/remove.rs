@@ -44,7 +44,7 @@ pub struct OldArgs {
 }
 
 pub async fn run(args: Args) -> Result<()> {
-    let file = File::read(&args.config)?;
+    let file = File::lock(&args.config)?;
     let what = may_go(&file, &args.location, args.old).await?;
     file.without(&args.location)?.write()?;
     say(&format!("{what}; {} does not list it any more: {RELOAD}", args.config.display()))

@@ -69,6 +69,12 @@ impl AccessTimes {
         attr
     }
 
+    /// The time of an inode is set on purpose: what was noted before counts no more, whatever the
+    /// clocks.
+    pub fn forget(&self, ino: InodeId) {
+        self.noted.lock().remove(&ino);
+    }
+
     /// Some that are to be published.
     pub fn batch(&self) -> Vec<(InodeId, i64)> {
         self.noted.lock().iter().take(MAX_BATCH).map(|(ino, at)| (*ino, *at)).collect()
@@ -82,5 +88,32 @@ impl AccessTimes {
                 noted.remove(ino);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_proto::v1;
+
+    #[test]
+    fn a_time_that_is_set_counts_more_than_what_was_noted() {
+        let attr = v1::Attr {
+            ino: 7,
+            kind: v1::FileKind::Regular.into(),
+            atime_ns: 50,
+            mtime_ns: 100,
+            ctime_ns: 100,
+            ..Default::default()
+        };
+        let attr = Attr::try_from(attr).unwrap();
+        let times = AccessTimes::default();
+        // By a clock that is ahead.
+        times.note(&attr, 5000);
+        let set = Attr { atime_ns: 7, ctime_ns: 200, ..attr };
+        assert_eq!([times.view(attr), times.view(set)].map(|attr| attr.atime_ns), [5000; 2]);
+        times.forget(attr.ino);
+        assert_eq!(times.view(set).atime_ns, 7);
+        assert!(times.batch().is_empty());
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct Handle {
     pub(super) maps: AtomicBool,
     /// A descriptor of it was closed; there may be no other.
     pub(super) closing: AtomicBool,
+    /// It is no more, although some write through it may go on.
+    ended: AtomicBool,
     /// Failures of the file that this handle was told.
     told: Mutex<u64>,
 }
@@ -51,6 +53,7 @@ impl Handle {
             coherence,
             maps: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             told,
         }
     }
@@ -112,6 +115,16 @@ impl Handle {
     pub fn close(&self) {
         self.in_use();
         self.closing.store(true, Ordering::Relaxed);
+    }
+
+    /// It is no more: before its file is left.
+    pub(super) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    /// Whether something may still be written through it.
+    pub fn is_open(&self) -> bool {
+        !self.ended.load(Ordering::Acquire)
     }
 
     /// Something was written through it, or `back` by the cache: it is committed if it may not stay

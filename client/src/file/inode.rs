@@ -130,6 +130,16 @@ impl File {
         self.state.lock().size()
     }
 
+    /// The size, and the right under which nobody else changes it, if this mount has that.
+    pub fn size_alone(&self) -> Option<(Right, u64)> {
+        let state = &mut *self.state.lock();
+        let right = self.context.leases.right_to_write(self.ino)?;
+        // The right may have come with another answer than one to this file.
+        state.adopt(self.context.leases.attr_before_changes(self.ino)?);
+        let other_right = state.is_dirty() && state.buffered_under.right != Some(right);
+        (!other_right).then(|| (right, state.size()))
+    }
+
     /// Size of what is committed, as far as is known here.
     pub(super) fn committed_size(&self) -> u64 {
         self.state.lock().attr.size

@@ -14,6 +14,7 @@ impl Files {
     /// Opens an inode. Answers whether what the caller has cached is good.
     pub async fn open(&self, ino: InodeId, flags: OpenFlags) -> Result<Entered> {
         let opens = &self.context.opens;
+        opens.have_room()?;
         let number = opens.begin(ino);
         let entered = match self.known(ino, flags) {
             Some(content) => self.enter(&content, number, flags),
@@ -43,6 +44,9 @@ impl Files {
     pub fn make(&self, file: v1::MakeOp, flags: OpenFlags) -> Option<Result<Entered>> {
         let (opens, now) = (&self.context.opens, (self.context.clock)());
         let dir = InodeId(file.parent);
+        if let Err(error) = opens.have_room() {
+            return Some(Err(error));
+        }
         let mut begun = (InodeId(0), 0);
         let mut open = |ino| begun = (ino, opens.begin(ino));
         let reply = self.context.log.make(file, now, Some(&mut open))?;
@@ -59,6 +63,7 @@ impl Files {
     /// name. To say `Stale` would not do: the kernel begins anew at that, and made it twice.
     pub async fn create(&self, op: impl FnOnce(u64) -> Op, flags: OpenFlags) -> Result<Entered> {
         let opens = &self.context.opens;
+        opens.have_room()?;
         let (mut number, mut declared) = (opens.number(), opens.declarations());
         let mut op = op(number);
         let dir = match &op {
@@ -133,6 +138,7 @@ impl Files {
     /// Opens a directory.
     pub async fn open_dir(&self, ino: InodeId) -> Result<HandleId> {
         let opens = &self.context.opens;
+        opens.have_room()?;
         let id = HandleId(opens.begin(ino));
         if self.context.leases.mode(ino).is_none()
             && let Err(error) = opens.declare(ino, false).await

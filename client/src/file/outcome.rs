@@ -15,7 +15,7 @@ use tracing::{debug, warn};
 use weft_proto::planted::{self, Bug};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, Layout, SessionId, v1};
+use weft_proto::{Error, ErrorKind, Layout, Result, SessionId, v1};
 use weft_segments::Segment;
 
 /// How long a newer map is waited for at a time.
@@ -112,11 +112,19 @@ impl File {
             // Doing it again could append twice.
             return self.give_up(&batch, error, true);
         }
-        if error.kind == ErrorKind::Invalid && self.asks_for_more_parity(&batch).await {
-            if !ambiguous {
-                batch.segments.iter().for_each(|s| self.context.segments.discard(s.clone()));
-            }
-            return self.write_again(&batch);
+        if error.kind == ErrorKind::Invalid {
+            return match self.asks_for_more_parity(&batch).await {
+                Ok(true) => {
+                    if !ambiguous {
+                        let segments = &self.context.segments;
+                        batch.segments.iter().for_each(|s| segments.discard(s.clone()));
+                    }
+                    self.write_again(&batch)
+                }
+                Ok(false) => self.give_up(&batch, error, ambiguous),
+                // Nobody knows yet.
+                Err(error) => self.put_off(&batch, error, ambiguous),
+            };
         }
         if error.kind == ErrorKind::SessionExpired {
             let deadline = self.context.requests.deadline();
@@ -145,15 +153,20 @@ impl File {
 
     /// Whether the layout of the file, which is asked for, is one under which new data is to have
     /// more parity than this has: it may have been set on the directory, by whomever, before the
-    /// group heard that the file was made. New segments have it.
-    async fn asks_for_more_parity(&self, batch: &Batch) -> bool {
+    /// group heard that the file was made. New segments have it. An error may pass.
+    async fn asks_for_more_parity(&self, batch: &Batch) -> Result<bool> {
+        use ErrorKind::{SessionExpired, TimedOut, Unavailable};
         let asked = Op::GetLayout(v1::GetLayoutOp { ino: self.ino.0 });
-        let Ok(Reply::Layout(layout)) = self.context.requests.ask_in_order(asked).await else {
-            return false;
+        let layout = match self.context.requests.ask_in_order(asked).await {
+            Ok(Reply::Layout(layout)) => Layout::try_from(layout),
+            Err(error) if matches!(error.kind, TimedOut | Unavailable | SessionExpired) => {
+                return Err(error);
+            }
+            _ => return Ok(false),
         };
-        let Ok(layout) = Layout::try_from(layout) else { return false };
+        let Ok(layout) = layout else { return Ok(false) };
         self.set_layout(layout);
-        batch.segments.iter().any(|s| s.geometry.profile.m() < layout.profile.m())
+        Ok(batch.segments.iter().any(|s| s.geometry.profile.m() < layout.profile.m()))
     }
 
     /// The commit had no effect, as a placement group that it names has been dropped, or gives

@@ -11,15 +11,25 @@ use tokio::time::Instant;
 use weft_proto::mode::mode_after;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{InodeId, Result, v1};
+use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 
 impl File {
     /// Changes attributes in order with what was written: a new size cuts what lies beyond, a new
     /// time is not overwritten by data that was written before. What is no size waits with the
     /// data.
     pub async fn set_attr(self: &Arc<Self>, change: SetAttr) -> Result<Attr> {
+        self.set_attr_while(change, || true).await
+    }
+
+    /// [`Self::set_attr`]; a change of the size only if it is `permitted` when all that comes
+    /// before it is told. Errors: `Interrupted`.
+    pub async fn set_attr_while(
+        self: &Arc<Self>,
+        change: SetAttr,
+        permitted: impl Fn() -> bool + Send + 'static,
+    ) -> Result<Attr> {
         let file = self.clone();
-        to_the_end(async move { file.set_attr_in_order(change).await }).await
+        to_the_end(async move { file.set_attr_in_order(change, permitted).await }).await
     }
 
     /// Sets the permission bits that a list stands for. `None`, with nothing changed, where only
@@ -47,7 +57,11 @@ impl File {
         Ok(attr)
     }
 
-    async fn set_attr_in_order(self: &Arc<Self>, change: SetAttr) -> Result<Attr> {
+    async fn set_attr_in_order(
+        self: &Arc<Self>,
+        change: SetAttr,
+        permitted: impl Fn() -> bool,
+    ) -> Result<Attr> {
         let kept = {
             let _whole = self.begin_whole().await?;
             self.keep(&change, None)
@@ -68,6 +82,10 @@ impl File {
             self.flush_in_order(None).await;
         }
         self.failure_since(&mut seen)?;
+        if change.size.is_some() && !permitted() {
+            let what = "nobody waits for the change of the size any more, or others may write";
+            return Err(Error::new(ErrorKind::Interrupted, what));
+        }
         let op = Op::SetAttr(set_attr_op(self.ino, change));
         let attr = attr_of(self.context.requests.change_in_order(op).await?)?;
         let mut state = self.state.lock();

@@ -131,7 +131,8 @@ impl Files {
         let leased = self.context.leases.attr(attr.ino);
         let keep = same && leased.is_some_and(|of| of.data_version <= attr.data_version);
         let id = HandleId(number);
-        self.handles.write().insert(id, Arc::new(Handle::new(file, flags, coherence)));
+        let handle = Arc::new(Handle::new(file, flags, coherence));
+        self.handles.write().insert(id, handle);
         Ok((id, view, keep))
     }
 
@@ -170,6 +171,7 @@ impl Files {
             _ => return false,
         }
         self.handles.write().remove(&id);
+        handle.end();
         self.ended(handle);
         true
     }
@@ -177,6 +179,7 @@ impl Files {
     pub(super) fn forget(&self, id: HandleId) {
         let handle = self.handles.write().remove(&id);
         if let Some(handle) = handle {
+            handle.end();
             self.leave(handle.file.ino, handle.told());
             self.ended(&handle);
         }

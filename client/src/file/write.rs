@@ -29,6 +29,15 @@ pub(crate) enum Way<'a> {
     Back,
 }
 
+/// What is taken in at once.
+#[derive(Clone, Copy)]
+struct Step<'a> {
+    off: u64,
+    data: &'a [u8],
+    append: bool,
+    way: Way<'a>,
+}
+
 /// A write past the cache, until this is dropped: what was cached is gone then.
 pub(crate) struct WritePast {
     file: Arc<File>,
@@ -55,7 +64,8 @@ impl File {
     /// the mount is full. Answers how much was taken in: all, unless the wait ended in an error or
     /// the file would be too long; and whether it may stay in the buffer, which another mount's use
     /// of the same bytes forbids, or of any for an append. `records`: this, and what is going to be
-    /// written. `permitted` is asked whenever there was something to wait for.
+    /// written. `permitted` is asked before anything is taken in, under the lock of the file: who
+    /// closes the file finds what was taken in before the answer came to be no.
     pub async fn write(
         self: &Arc<Self>,
         off: u64,
@@ -74,13 +84,14 @@ impl File {
         let data = &data[..data.len().min(room as usize)];
         self.prepare_to_write(records, way).await?;
         let (mut done, mut buffered) = (0, true);
-        for step in data.chunks(MAX_STEP) {
-            match self.take_in(off + done as u64, step, append, way, &permitted).await {
+        for data in data.chunks(MAX_STEP) {
+            let step = Step { off: off + done as u64, data, append, way };
+            match self.take_in(step, &permitted).await {
                 Ok(stays) => buffered &= stays,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
             }
-            done += step.len();
+            done += data.len();
         }
         Ok((done, buffered))
     }
@@ -103,23 +114,20 @@ impl File {
             Way::Back if in_doubt() => budget.try_take_more(data.len()),
             _ => budget.try_take(data.len()),
         }?;
-        self.put_in(off, data, append, way, permit, true).map(|_| data.len())
+        let taken = self.put_in(Step { off, data, append, way }, permit, true, &|| Ok(()));
+        taken.ok().flatten().map(|_| data.len())
     }
 
     /// Answers whether the bytes may stay in the buffer.
     async fn take_in(
         self: &Arc<Self>,
-        off: u64,
-        data: &[u8],
-        append: bool,
-        way: Way<'_>,
+        step: Step<'_>,
         permitted: &impl Fn() -> Result<()>,
     ) -> Result<bool> {
-        let mut spared = matches!(way, Way::Back);
+        let mut spared = matches!(step.way, Way::Back);
         loop {
-            let permit = self.room(data.len(), way).await?;
-            permitted()?;
-            if let Some(stays) = self.put_in(off, data, append, way, permit, false) {
+            let permit = self.room(step.data.len(), step.way).await?;
+            if let Some(stays) = self.put_in(step, permit, false, permitted)? {
                 return Ok(stays);
             }
             if self.context.is_closing() {
@@ -170,15 +178,15 @@ impl File {
     /// not answer.
     fn put_in(
         self: &Arc<Self>,
-        off: u64,
-        data: &[u8],
-        append: bool,
-        way: Way<'_>,
+        step: Step<'_>,
         permit: OwnedSemaphorePermit,
         must_stay: bool,
-    ) -> Option<bool> {
+        permitted: &impl Fn() -> Result<()>,
+    ) -> Result<Option<bool>> {
+        let Step { off, data, append, way } = step;
         let (full, scattered, stays) = {
             let state = &mut *self.state.lock();
+            permitted()?;
             let (leases, session) = (&self.context.leases, self.context.sessions.current().id);
             let range = off..off + data.len() as u64;
             let right = match append || self.wholes.load(Ordering::Acquire) > 0 {
@@ -211,7 +219,7 @@ impl File {
             let is_page = matches!(way, Way::Back);
             let must_not = must_not || !is_page && state.dirty.is_in_pieces();
             if other_way || (other_right && in_doubt.is_none()) || must_not {
-                return None;
+                return Ok(None);
             }
             match in_doubt {
                 Some(right) => state.keeps_in_doubt(session, right),
@@ -221,7 +229,7 @@ impl File {
             if !data.is_empty() {
                 state.waiting.written((self.context.clock)());
             }
-            let full = self.buffer(state, off, data, way, permit);
+            let full = self.buffer(state, step, permit);
             if let Spent::Credit(credit) = spent {
                 state.dirty.spend(credit);
             }
@@ -235,19 +243,17 @@ impl File {
         if scattered {
             self.flush_behind();
         }
-        Some(stays)
+        Ok(Some(stays))
     }
 
     /// Copies `data` into the buffers. Answers those that are full.
     fn buffer(
         &self,
         state: &mut State,
-        off: u64,
-        data: &[u8],
-        way: Way<'_>,
+        step: Step<'_>,
         mut permit: OwnedSemaphorePermit,
     ) -> Vec<BufferNo> {
-        let (append, segment_len) = (state.dirty.append, state.layout.segment_len);
+        let (Step { off, data, append, way }, segment_len) = (step, state.layout.segment_len);
         let off = match append {
             false => off,
             // Wherever the file ends by now, it comes right after what goes with it.

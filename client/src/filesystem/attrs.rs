@@ -76,12 +76,28 @@ impl Filesystem {
         handle: Option<HandleId>,
         change: SetAttr,
     ) -> Result<Attr> {
+        self.set_attr_while(ino, handle, change, || true).await
+    }
+
+    /// [`Self::set_attr`] for a caller that may be answered without it, as one that is killed: the
+    /// size of an open file is changed only if that is `permitted` when all that comes before it is
+    /// told. Errors: `Interrupted`.
+    pub async fn set_attr_while(
+        &self,
+        ino: InodeId,
+        handle: Option<HandleId>,
+        change: SetAttr,
+        permitted: impl Fn() -> bool + Send + 'static,
+    ) -> Result<Attr> {
         self.may_set(&change)?;
         if let Some(handle) = handle.filter(|_| change.size.is_some()) {
             self.inner.locks.hold(ino, handle)?;
         }
+        if change.atime.is_some() {
+            self.inner.atimes.atimes.forget(ino);
+        }
         match self.inner.files.get(ino) {
-            Some(file) => file.set_attr(change).await,
+            Some(file) => file.set_attr_while(change, permitted).await,
             None => {
                 let inner = &self.inner;
                 let now = (inner.options.clock)();

@@ -3,12 +3,13 @@
 //! itself.
 //!
 //! The cluster goes on working meanwhile. So what one look finds wrong is looked at again, and only
-//! what is wrong both times is reported.
+//! what is wrong both times is reported. A target that could not be looked at is reported as such:
+//! nobody knows of it what is wrong.
 
 use super::facade::Filesystem;
 use super::report::{Finding, FsckProgress, FsckReport};
 use crate::meta::unexpected;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use weft_proto::v1::meta_reply::Result as Reply;
@@ -36,14 +37,11 @@ impl Filesystem {
         if !report.findings.is_empty() {
             progress(FsckProgress::Again(report.findings.len()));
             sleep(LOOK_INTERVAL).await;
-            let first: BTreeSet<Finding> =
-                std::mem::take(&mut report.findings).into_iter().collect();
-            let lost = std::mem::take(&mut report.lost);
+            let first = report;
             report = self.look(&progress).await?;
-            report.findings.retain(|f| first.contains(f));
-            report.lost.retain(|segment| lost.contains(segment));
+            report.findings = seen_twice(first.findings, report.findings);
+            report.lost.retain(|segment| first.lost.contains(segment));
         }
-        report.findings.sort();
         report.findings.extend(namespace.problems.into_iter().map(Finding::Metadata));
         if namespace.lost_extents > 0 {
             report.findings.push(Finding::Lost(namespace.lost_extents));
@@ -130,6 +128,24 @@ impl Filesystem {
             }
         }
     }
+}
+
+/// What two looks found wrong, in order. A target that the second could not look at counts,
+/// whatever the first saw. One that only the second could look at counts as not looked at if
+/// anything is wrong there: that was seen once.
+fn seen_twice(first: Vec<Finding>, second: Vec<Finding>) -> Vec<Finding> {
+    let is_unseen = |f: &Finding| matches!(f, Finding::Unreachable { .. });
+    let unseen: BTreeMap<Option<TargetId>, Finding> =
+        first.iter().filter(|f| is_unseen(f)).map(|f| (f.target(), f.clone())).collect();
+    let first: BTreeSet<Finding> = first.into_iter().collect();
+    let found: BTreeSet<Finding> = second
+        .into_iter()
+        .filter_map(|f| match first.contains(&f) || is_unseen(&f) {
+            true => Some(f),
+            false => unseen.get(&f.target()).cloned(),
+        })
+        .collect();
+    found.into_iter().collect()
 }
 
 struct Look<'a> {

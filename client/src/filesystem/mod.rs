@@ -26,3 +26,4 @@ pub use facade::Filesystem;
 pub use report::{Finding, FsckProgress, FsckReport};
 pub use take_over::Successor;
 pub use trace::{ChunkLook, FileTrace};
+pub use write::Alone;

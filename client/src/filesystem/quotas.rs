@@ -20,16 +20,17 @@ impl Filesystem {
     ) -> Result<Vec<v1::QuotaInfo>> {
         // What cannot be committed is told to whoever syncs.
         let _ = self.sync_for_any().await;
-        self.ask_quotas(ino, key).await
+        self.ask_quotas(ino, key, true).await
     }
 
     async fn ask_quotas(
         &self,
         ino: InodeId,
         key: Option<v1::QuotaKey>,
+        purged: bool,
     ) -> Result<Vec<v1::QuotaInfo>> {
         let ino = if key.is_some() { 0 } else { ino.0 };
-        match self.inner.requests.ask(Op::GetQuota(v1::GetQuotaOp { key, ino })).await? {
+        match self.inner.requests.ask(Op::GetQuota(v1::GetQuotaOp { key, ino, purged })).await? {
             Reply::GetQuota(reply) => Ok(reply.quotas),
             _ => Err(unexpected("a question for quotas")),
         }
@@ -60,7 +61,7 @@ impl Filesystem {
         if !self.inner.group.leases.quotas.are_on() {
             return Ok(room);
         }
-        for quota in self.ask_quotas(ino, None).await? {
+        for quota in self.ask_quotas(ino, None, false).await? {
             let is_tree = quota.key.is_some_and(|key| key.kind() == v1::quota_key::Kind::Tree);
             if is_tree && !quota.counting && !quota.ends {
                 narrow(&mut room, &quota);

@@ -54,6 +54,20 @@ pub enum Finding {
     Lost(u64),
 }
 
+impl Finding {
+    /// The target on which something is wrong.
+    pub fn target(&self) -> Option<TargetId> {
+        match self {
+            Self::Missing { target, .. }
+            | Self::WrongLength { target, .. }
+            | Self::Misplaced { target, .. }
+            | Self::Leaked { target, .. }
+            | Self::Unreachable { target, .. } => Some(*target),
+            Self::Metadata(_) | Self::Lost(_) => None,
+        }
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,13 +1,14 @@
 //! Writes, through a cache above and past it.
 
 use super::facade::Filesystem;
+use crate::cache::Right;
 use crate::file::{End, File, Handle, Ticket, Way, WritePast};
 use crate::types::{HandleId, Via, Writing};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
-use weft_proto::{Result, SessionId, v1};
+use weft_proto::{Error, ErrorKind, Result, SessionId, v1};
 
 /// Pause before what the cache above writes back while the leases are over is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -15,6 +16,10 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// A write is answered after so long although a page that it changed may hold what was there
 /// before: a read of it has no answer.
 const FORGET_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The right of this mount alone to change a file, from when it got it until it gives that back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Alone(Right);
 
 /// What is written through a handle, and is going to be. Where an append lands nobody knows before,
 /// and what a cache writes back tells nothing.
@@ -56,20 +61,32 @@ impl Filesystem {
     /// [`Self::write`], through a cache above or past it.
     pub async fn write_via(
         &self,
+        handle: HandleId,
+        off: u64,
+        data: &[u8],
+        how: impl Into<Writing>,
+    ) -> Result<usize> {
+        self.write_while(handle, off, data, how, || true).await
+    }
+
+    /// [`Self::write_via`] for a caller that may be answered without it, as one that is killed.
+    /// `waits` says whether it still waits: no more from before the file may be closed for it,
+    /// which releases the locks under which it wrote. Nothing is taken in after that
+    /// (`Interrupted`), but for what the cache writes back.
+    pub async fn write_while(
+        &self,
         id: HandleId,
         off: u64,
         data: &[u8],
         how: impl Into<Writing>,
+        waits: impl Fn() -> bool,
     ) -> Result<usize> {
         let handle = self.inner.files.handle(id)?;
         let Writing { via, append, sync } = how.into();
         let file = &handle.file;
         let back = via == Via::WriteBack;
         let session = self.inner.group.sessions.current().id;
-        let permitted = || {
-            self.inner.locks.hold(file.ino, id)?;
-            if back { file.may_write_back(session) } else { Ok(()) }
-        };
+        let permitted = || self.permit(id, &handle, back.then_some(session), waits());
         // The cache writes pages back through any handle.
         let append = append.unwrap_or(handle.append) && !back;
         let range = off..off.saturating_add(data.len() as u64);
@@ -125,6 +142,27 @@ impl Filesystem {
         written.map(|(written, _)| written)
     }
 
+    /// Whether something may be written still: for who waits for it, or to write `back` what was
+    /// stored in the cache in that session.
+    fn permit(
+        &self,
+        id: HandleId,
+        handle: &Handle,
+        back: Option<SessionId>,
+        waits: bool,
+    ) -> Result<()> {
+        self.inner.locks.hold(handle.file.ino, id)?;
+        match back {
+            Some(session) => handle.file.may_write_back(session),
+            None if waits && handle.is_open() => Ok(()),
+            // Others may hold the locks by now, and have written under them.
+            None => {
+                let what = "nobody waits for the write, or the file was closed meanwhile";
+                Err(Error::new(ErrorKind::Interrupted, what))
+            }
+        }
+    }
+
     /// Who fills pages may have read before what was written was there to be read: forgets them.
     async fn forget_filled(&self, file: &File, ticket: Option<&Ticket<'_>>) {
         let Some((ticket, cache)) = ticket.zip(self.inner.pages.cache()) else { return };
@@ -159,6 +197,13 @@ impl Filesystem {
             }
             sleep(RETRY_INTERVAL).await;
         }
+    }
+
+    /// The size of an open file, with what is not committed yet, if this mount alone may change it.
+    /// As long as this answers the same right nobody else has.
+    pub fn size_alone(&self, handle: HandleId) -> Option<(Alone, u64)> {
+        let (right, size) = self.inner.files.handle(handle).ok()?.file.size_alone()?;
+        Some((Alone(right), size))
     }
 
     /// [`Self::write`] if it need not wait: a lease to write, room in the buffer, nothing to send

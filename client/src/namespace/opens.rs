@@ -26,6 +26,9 @@ use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 /// Closes are gathered for this long: nobody waits for them, and one burst wakes everyone on its
 /// way once.
 const GATHER_INTERVAL: Duration = Duration::from_millis(20);
+/// Most inodes that are open: the group refuses a session with over 2^20 altogether. What is opened
+/// at the same time as the last may be more.
+const MAX_OPEN: usize = (1 << 20) - (1 << 14);
 /// Pause before a close that did not get through is told again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -79,6 +82,15 @@ impl Opens {
     /// A number for an open.
     pub fn number(&self) -> u64 {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Whether one more inode may be open. Error: `TooManyOpen`.
+    pub fn have_room(&self) -> Result<()> {
+        if self.table.lock().0.len() < MAX_OPEN {
+            return Ok(());
+        }
+        let what = format!("{MAX_OPEN} inodes are open on this mount, and no more may be");
+        Err(Error::new(ErrorKind::TooManyOpen, what))
     }
 
     /// The inode is open, or about to be, until [`Self::end`]. Answers the number of this open.

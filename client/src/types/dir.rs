@@ -34,7 +34,7 @@ pub struct DirPage {
 
 impl DirPage {
     /// Leaves out the names from cookie `end` on.
-    pub(crate) fn end_at(&mut self, end: u64) {
+    pub fn end_at(&mut self, end: u64) {
         let kept = self.entries.partition_point(|entry| entry.cookie < end);
         self.end |= kept < self.entries.len();
         self.entries.truncate(kept);

@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use v1::quota_key::Kind;
-use weft_client::{Allocate, SetAttr, Via};
+use weft_client::{Allocate, Filesystem, SetAttr, Via};
 use weft_proto::{ErrorKind, InodeId, v1};
 
 /// Longer than anything takes on a busy machine.
@@ -144,6 +144,33 @@ async fn a_file_whose_layout_asks_for_more_parity_is_written_with_it() {
         until(|| cluster.targets.iter().all(|t| t.chunks.lock().keys().all(known))).await;
         cluster.assert_no_violations();
     }
+}
+
+/// As before, and there is no leader when the layout is asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_refused_for_a_layout_that_nobody_tells_is_not_lost() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let mut options = cluster.options();
+    options.op_deadline = Duration::from_secs(2);
+    let fs = Filesystem::connect(options).await.unwrap();
+    let data = pattern(100_000, 5);
+    let (handle, _) = crate::create(&fs, "f").await;
+    fs.write(handle, 0, &data).await.unwrap();
+    let metadata = &cluster.metadata;
+    metadata.raises_parity.store(true, Ordering::SeqCst);
+    metadata.state.lock().layout = small_layout("replica=3");
+    metadata.hold_commits.send_replace(true);
+    let syncer = fs.clone();
+    let sync = tokio::spawn(async move { syncer.fsync(handle, false).await });
+    until(|| metadata.held.load(Ordering::SeqCst) > 0).await;
+    metadata.hints.store(false, Ordering::SeqCst);
+    metadata.leader.store(99, Ordering::SeqCst);
+    metadata.hold_commits.send_replace(false);
+    assert_eq!(sync.await.unwrap().unwrap_err().kind, ErrorKind::TimedOut);
+    metadata.leader.store(1, Ordering::SeqCst);
+    fs.fsync(handle, false).await.unwrap();
+    assert!(content(&cluster, "f").await == data);
+    cluster.assert_no_violations();
 }
 
 /// Those of the write that was cut off are not told with what is set later.

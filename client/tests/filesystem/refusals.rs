@@ -1,11 +1,16 @@
 //! Servers that refuse to be asked, and requests that are given up before they are answered.
 
 use crate::create;
+use crate::fixture::storage::Fault;
 use crate::fixture::stranger::Stranger;
 use crate::fixture::{Cluster, alone, small_layout};
-use std::sync::atomic::Ordering;
+use crate::spill::assert_content;
+use futures_util::future::poll_immediate;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use weft_client::{Filesystem, Lock, LockKind, Options};
+use weft_client::{Filesystem, Lock, LockKind, OpenFlags, Options, SetAttr, Via};
 use weft_proto::locks::LAST;
 use weft_proto::v1::lock::Kind;
 use weft_proto::{ErrorKind, InodeId};
@@ -111,5 +116,63 @@ async fn a_lock_that_is_told_late_is_not_lost() {
     fs.write(handle, 0, b"it is held").await.unwrap();
     fs.release(handle).await.unwrap();
     assert_eq!(*metadata.locks.lock(), [Kind::Write, Kind::None]);
+    cluster.assert_no_violations();
+}
+
+/// Who wrote is gone, and with it the locks under which it did: others have written since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_waits_for_is_not_written() {
+    const FULL: usize = 4 << 20;
+    for closed in [true, false] {
+        let cluster = Cluster::start(3, small_layout("2+1")).await;
+        let (op_deadline, write_buffer_bytes) = (Duration::from_secs(600), FULL);
+        let options = Options { op_deadline, write_buffer_bytes, ..cluster.options() };
+        let fs = Filesystem::connect(options).await.unwrap();
+        let ((handle, ino), (full, _)) = (create(&fs, "f").await, create(&fs, "full").await);
+        let set = |fault| cluster.targets.iter().for_each(|target| target.set(fault));
+        set(Fault::RefusePut(ErrorKind::Unavailable));
+        assert_eq!(fs.write(full, 0, &vec![1; FULL]).await, Ok(FULL));
+        let waits = AtomicBool::new(true);
+        let still = || waits.load(Ordering::SeqCst);
+        let mut write = pin!(fs.write_while(handle, 0, &[1; 1000], Via::Direct, still));
+        assert_eq!(poll_immediate(&mut write).await, None, "there is no room");
+        match closed {
+            true => fs.release(handle).await.unwrap(),
+            false => waits.store(false, Ordering::SeqCst),
+        }
+        let other = cluster.client().await;
+        let theirs = other.open(ino, OpenFlags { write: true, ..Default::default() }).await;
+        let theirs = theirs.unwrap().handle;
+        other.write(theirs, 0, &[2; 1000]).await.unwrap();
+        other.fsync(theirs, false).await.unwrap();
+        set(Fault::None);
+        assert_eq!(write.await.unwrap_err().kind, ErrorKind::Interrupted);
+        fs.sync().await.unwrap();
+        assert_content(&cluster, ino, &[2; 1000]).await;
+        cluster.assert_no_violations();
+    }
+}
+
+/// The caller was killed while what comes before the change was told, and its locks are gone.
+#[tokio::test]
+async fn a_size_that_nobody_waits_for_is_not_set() {
+    let (cluster, fs) = alone::client(|_| {}).await;
+    let refuse = |kind| *cluster.metadata.refuse_makes.lock() = kind;
+    let (handle, ino) = alone::create(&fs, "f").await;
+    fs.write(handle, 0, &[1; 1000]).await.unwrap();
+    fs.fsync(handle, false).await.unwrap();
+    refuse(Some(ErrorKind::Unavailable));
+    alone::create(&fs, "before").await;
+    let waits = Arc::new(AtomicBool::new(true));
+    let still = waits.clone();
+    let cut = SetAttr { size: Some(0), ..Default::default() };
+    let still = move || still.load(Ordering::SeqCst);
+    let mut cut = pin!(fs.set_attr_while(ino, Some(handle), cut, still));
+    assert_eq!(poll_immediate(&mut cut).await, None, "what was made before is not told");
+    waits.store(false, Ordering::SeqCst);
+    refuse(None);
+    assert_eq!(cut.await.unwrap_err().kind, ErrorKind::Interrupted);
+    fs.sync().await.unwrap();
+    assert_content(&cluster, ino, &[1; 1000]).await;
     cluster.assert_no_violations();
 }

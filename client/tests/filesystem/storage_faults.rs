@@ -524,5 +524,24 @@ async fn fsck_finds_what_is_wrong() {
     cluster.targets[2].set(Fault::Refuse(ErrorKind::Io));
     let report = fs.fsck(|_| ()).await.unwrap();
     assert!(report.findings.contains(&Misplaced { chunk, target: two }), "{:?}", report.findings);
-    assert!(report.findings.iter().any(|f| matches!(f, Unreachable { .. })));
+    let unseen = |report: &weft_client::FsckReport| -> Vec<weft_proto::TargetId> {
+        let unseen = report.findings.iter().filter(|f| matches!(f, Unreachable { .. }));
+        unseen.filter_map(weft_client::Finding::target).collect()
+    };
+    assert_eq!(unseen(&report), [weft_proto::TargetId(3)]);
+
+    // One that lacks a chunk, and answers the first look alone, or the second.
+    cluster.targets[2].set(Fault::None);
+    for (before, then) in [
+        (Fault::None, Fault::Refuse(ErrorKind::Unavailable)),
+        (Fault::Refuse(ErrorKind::Unavailable), Fault::None),
+    ] {
+        cluster.targets[0].set(before);
+        let between = |at| {
+            if matches!(at, weft_client::FsckProgress::Again(_)) {
+                cluster.targets[0].set(then);
+            }
+        };
+        assert_eq!(unseen(&fs.fsck(between).await.unwrap()), [one], "{before:?}");
+    }
 }

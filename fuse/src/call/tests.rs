@@ -35,7 +35,7 @@ async fn who_takes_a_lock_is_told_of_a_killed_caller_before_the_kernel_is() {
     let route = Route::Device(Device::new(ours.into()));
     let waiting = Arc::new(Waiting::new(Arc::new(Idle), Box::new(|_| {})));
     let mut program = Command::new("sleep").arg("600").spawn().unwrap();
-    let (header, caller) = (header(program.id()), Arc::new(LockCaller::default()));
+    let (header, caller) = (header(program.id()), Arc::new(Waiter::new(true)));
     let (_go, gate) = oneshot::channel::<()>();
     let work: Work = Box::pin(async move {
         let _ = gate.await;

@@ -31,7 +31,7 @@ pub async fn expire_sessions(node: &Arc<Node>) {
             }
             node.soft.with(|s| {
                 if !stall.is_zero() {
-                    s.stalled(stall);
+                    s.stalled(now, stall);
                 }
                 s.begin_expiry(now, ttl, ANSWER_TIMEOUT_TTLS * ttl)
             })

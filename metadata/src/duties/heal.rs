@@ -90,18 +90,20 @@ async fn heal_some(
     }
     let items = found.iter().map(|(segment, shard)| (segment, *shard)).collect();
     let reply = client.rebuild(items, map.epoch, true, Instant::now() + HEAL_TIMEOUT).await;
-    let mut gone = Vec::new();
-    for (segment, shard) in &found {
-        if !node.state.is_committed(segment.id)? {
-            gone.push(segment.chunk(*shard));
-        }
-    }
+    let gone = found.iter().map(|(segment, shard)| {
+        Ok((!node.state.is_committed(segment.id)?).then(|| segment.chunk(*shard)))
+    });
+    let gone: Vec<_> = gone.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
     if !gone.is_empty() && !hold::holds(node) {
         // They may have been made after they were deleted.
         let deleted = client.delete(&gone, Instant::now() + DELETE_TIMEOUT).await;
         deleted.inspect_err(|_| targets.suspect(target))?;
     }
-    let reply = reply.inspect_err(|_| targets.suspect(target))?;
+    let reply = reply.inspect_err(|_| {
+        targets.suspect(target);
+        let chunks = found.iter().map(|(segment, shard)| segment.chunk(*shard));
+        chunks.for_each(|chunk| targets.note_in_vain(target, chunk));
+    })?;
     let mut healed = Vec::new();
     for ((segment, shard), outcome) in found.iter().zip(&reply.outcomes) {
         let chunk = segment.chunk(*shard);
@@ -112,9 +114,12 @@ async fn heal_some(
                 healed.push(chunk);
             }
             _ if gone.contains(&chunk) => targets.forget_missing(target, chunk),
-            _ => tracing::error!(
-                %target, %chunk, "a damaged chunk cannot be made anew: {}", outcome.message
-            ),
+            _ => {
+                targets.note_in_vain(target, chunk);
+                tracing::error!(
+                    %target, %chunk, "a damaged chunk cannot be made anew: {}", outcome.message
+                );
+            }
         }
     }
     Ok(healed)

@@ -30,6 +30,7 @@ pub enum Effect {
         session: SessionId,
         ino: InodeId,
         ticket: u64,
+        unlocks: bool,
     },
 }
 
@@ -45,16 +46,22 @@ impl Effect {
                 client: Client { name: open.client.clone(), owner: open.owner.clone() },
             },
             Some(Op::CloseSession(_)) => Self::SessionEnds(session),
-            Some(Op::SetLock(v1::SetLockOp { lock: Some(lock), ticket, .. })) => {
-                Self::Locks { session, ino: InodeId(lock.ino), ticket: *ticket }
-            }
+            Some(Op::SetLock(v1::SetLockOp { lock: Some(lock), ticket, .. })) => Self::Locks {
+                session,
+                ino: InodeId(lock.ino),
+                ticket: *ticket,
+                unlocks: lock.kind() == v1::lock::Kind::None,
+            },
             _ => Self::Nothing,
         }
     }
 
     /// Takes effect, given what the entry answered.
     pub fn apply(self, sessions: &mut Sessions, reply: &v1::StoredReply) {
-        if let Self::Locks { session, ino, ticket } = self {
+        if let Self::Locks { session, ino, ticket, unlocks } = self {
+            if reply.error == 0 && !unlocks {
+                sessions.lock_counts.was_set(session);
+            }
             return sessions.locks.was_set(session, ino, ticket, reply.error == 0);
         }
         if reply.error != 0 {

@@ -8,7 +8,7 @@ use crate::store::{Read, StoreResult, Txn};
 use weft_proto::{ErrorKind, InodeId, v1};
 
 /// Most inodes in one entry of the log.
-const MAX_ACCESSES: usize = 4096;
+pub(crate) const MAX_ACCESSES: usize = 4096;
 
 impl Operation for v1::AccessedOp {
     /// The inodes as they will be.

@@ -41,7 +41,7 @@ impl Change for v1::BatchOp {
             reply.other_times |= step.at_ns != 0 && now != step.at_ns;
             // What others have done to its directory since is not done to what is made.
             let made_ns = if late { said } else { now };
-            let cx = Context { now, session: cx.session };
+            let cx = Context { now, ..cx.clone() };
             let guarded = self.guarded && of != cx.session;
             let foreign =
                 if guarded { foreign(tx.state(), step, since, &own)? } else { Vec::new() };

@@ -1,6 +1,6 @@
 //! Creates a regular file, or opens the one that is there.
 
-use super::open;
+use super::{get_extents, open};
 use crate::operation::{Context, Fault, Operation, Reply, refuse};
 use crate::store::{Read, StoreResult, Txn};
 use crate::tables::inodes::{self, Wanted};
@@ -11,6 +11,8 @@ use weft_proto::{ErrorKind, InodeId, v1};
 /// Extents that come with a file that is there: fewer than with an open, for the reply is stored if
 /// it was not there yet when the leader looked.
 const FIRST_EXTENTS: usize = 32;
+/// Bytes that such an answer is no longer than.
+pub(crate) const LONGEST_THERE: usize = get_extents::longest(FIRST_EXTENTS);
 
 /// What is answered where the file is there.
 pub(crate) fn there(state: &dyn Read, ino: InodeId) -> Result<v1::OpenReply, Fault> {

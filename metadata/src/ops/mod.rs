@@ -59,9 +59,10 @@ mod tmp_file;
 mod trim_files;
 mod unlink;
 
+pub(crate) use accessed::MAX_ACCESSES;
 pub(crate) use batch::MAX_STEPS;
 pub(crate) use compacted::MAX_FILES as MAX_COMPACTED;
-pub(crate) use create::there as create_reply;
+pub(crate) use create::{LONGEST_THERE, there as create_reply};
 pub(crate) use list_xattr::{SHORT_ALL, short_xattrs};
 pub(crate) use mend::LOST_FOUND;
 pub(crate) use move_seats::MAX_MOVES;

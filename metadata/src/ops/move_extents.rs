@@ -25,8 +25,8 @@ impl Operation for v1::MoveExtentsEntry {
     fn check(&self, state: &dyn Read, cx: &Context) -> Result<Self::Plan, Fault> {
         let writer = SessionId(self.session);
         sessions::must_exist(state, writer)?;
-        let new =
-            check_new_segments(state, &self.segments, &Context { now: cx.now, session: writer })?;
+        let by = Context { session: writer, ..cx.clone() };
+        let new = check_new_segments(state, &self.segments, &by)?;
         if self.moves.len() > MAX_MOVES {
             let what = format!("{} moves in one entry, over {MAX_MOVES}", self.moves.len());
             return refuse(ErrorKind::Invalid, what);

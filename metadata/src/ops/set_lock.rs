@@ -28,7 +28,8 @@ impl Operation for v1::SetLockOp {
         if write.is_some() {
             inodes::existing(state, lock.ino)?;
             held.pid = lock.pid;
-            if !planted::is(Bug::LockTwice) && locks::conflict(state, cx.session, lock)?.is_some() {
+            let conflict = locks::conflict(state, Some(&cx.read_locked), cx.session, lock)?;
+            if conflict.is_some() && !planted::is(Bug::LockTwice) {
                 return refuse(ErrorKind::WouldBlock, "another holds a lock");
             }
         }
@@ -42,6 +43,9 @@ impl Operation for v1::SetLockOp {
     }
 
     fn apply(&self, (key, held): Self::Plan, tx: &mut Txn<'_>, cx: &Context) -> StoreResult<Reply> {
+        if let Some(lock) = self.lock.as_ref().filter(|lock| lock.kind() == Kind::Write) {
+            cx.read_locked.end(lock);
+        }
         locks::put(tx, key, cx.session, &held);
         Ok(EMPTY)
     }

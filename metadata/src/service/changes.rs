@@ -2,7 +2,7 @@
 //! proposed.
 
 use super::context::{self, RequestContext, without};
-use super::{locks, quotas};
+use super::{accesses, locks, quotas};
 use crate::conflicts::{self, Claim};
 use crate::node::{Effect, Known, Node};
 use crate::ops::MAX_STEPS;
@@ -29,6 +29,10 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
             "a change needs a session and a request number, so that a retry takes effect once",
         ));
     }
+    if matches!(op, Op::Accessed(_)) && !accesses::keep_due(&mut cx).await? {
+        return Ok(context::empty());
+    }
+    let op = cx.op()?;
     let locking = match op {
         Op::SetLock(op) => locks::may_lock(&cx, op).await?,
         _ => None,

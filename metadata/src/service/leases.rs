@@ -114,6 +114,10 @@ fn take_back(sessions: &mut Sessions, session: SessionId, op: &v1::ReturnLeasesO
             match sessions.open(session, ino, item.open_seq) {
                 // It is being opened, and whoever does that is told that it is gone.
                 Err(e) if e.kind == ErrorKind::Stale => {}
+                // The lease is given back whatever is open: others wait for it.
+                Err(e) if e.kind == ErrorKind::Invalid => {
+                    tracing::warn!(session = session.0, ino = ino.0, "an open is not known: {e}");
+                }
                 opened => opened?,
             }
         }
@@ -155,6 +159,39 @@ pub(super) async fn recalls(cx: &RequestContext<'_>, seen: u64) -> Result<v1::Me
             // The session ended, if this fails: the next look says so.
             _ = news.changed() => {}
             () = tokio::time::sleep_until(until) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soft::leases::{Mode, Use};
+    use crate::soft::sessions::{Client, Declaration};
+    use v1::return_leases_op::Item;
+
+    const HOLDER: SessionId = SessionId(1);
+    const OTHER: SessionId = SessionId(2);
+
+    /// One open that cannot be known, as there are too many, keeps no lease from others.
+    #[test]
+    fn leases_come_back_whatever_is_open() {
+        let (mut sessions, now) = (Sessions::default(), Instant::now());
+        let client = || Client::default();
+        sessions.start(now, 1, vec![(HOLDER, client()), (OTHER, client())]);
+        let opens = (0..1 << 20).map(|ino| (InodeId(1000 + ino), 1)).collect();
+        let all = Declaration { opens, ..Default::default() };
+        sessions.renew(now, HOLDER, Some(all)).unwrap();
+        sessions.renew(now, OTHER, Some(Declaration::default())).unwrap();
+        let inos = [InodeId(7), InodeId(8)];
+        let items = inos.map(|ino| {
+            let lease = sessions.leases.grant(now, HOLDER, ino, Mode::Write, true).unwrap();
+            assert!(!sessions.leases.recall(now, OTHER, ino, Use::Change));
+            Item { ino: ino.0, seq: lease.seq, open_seq: 1, ..Default::default() }
+        });
+        take_back(&mut sessions, HOLDER, &v1::ReturnLeasesOp { items: items.into() }).unwrap();
+        for ino in inos {
+            assert!(sessions.leases.recall(now, OTHER, ino, Use::Change), "{ino} is held");
         }
     }
 }

@@ -4,6 +4,7 @@ use super::context::{RequestContext, empty, reply};
 use crate::conflicts;
 use crate::node::Node;
 use crate::sharing;
+use crate::soft::lock_counts::{MAX_LOCKS, MAX_WITH_HELD};
 use crate::soft::lock_waits::Turn;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -88,6 +89,8 @@ pub(super) async fn may_lock(
     if lock.kind() == v1::lock::Kind::None {
         return Ok(None);
     }
+    cx.node.has_last_room()?;
+    has_room(cx, if op.held { MAX_WITH_HELD } else { MAX_LOCKS }).await?;
     if !op.held {
         let ino = InodeId(lock.ino);
         conflicts::may_begin_lock(cx.node, cx.session, ino, cx.deadline).await?;
@@ -96,6 +99,26 @@ pub(super) async fn may_lock(
     conflicts::all_declared(cx.node, cx.session, cx.deadline).await?;
     conflicts::readable(cx.node, cx.session, locking.ino, cx.deadline).await?;
     Ok(Some(locking))
+}
+
+/// Whether the session may hold more locks than it does. A retry of one that was set is none more.
+async fn has_room(cx: &RequestContext<'_>, most: usize) -> Result<()> {
+    let room = || cx.node.soft.with(|s| s.lock_counts.has_room(cx.session, most));
+    let known = match room() {
+        None => {
+            let locks = cx.node.state.count_locks(cx.session, MAX_WITH_HELD)?;
+            cx.node.soft.with(|s| s.lock_counts.counted(cx.session, locks));
+            room().unwrap_or(Ok(()))
+        }
+        Some(known) => known,
+    };
+    if known.is_err() {
+        cx.node.read_barrier().await?;
+        if cx.node.state.is_done(&cx.request)? {
+            return Ok(());
+        }
+    }
+    known
 }
 
 fn turn_of_another(

@@ -2,6 +2,7 @@
 //! encodes the answer. One file for each kind of request.
 
 mod access;
+mod accesses;
 mod changes;
 mod context;
 mod end_session;
@@ -320,8 +321,8 @@ impl Service for MetadataService {
     fn weigh(&self, op: u16, head: &Bytes) -> usize {
         match op {
             op::META if head.len() <= ASKING => {
-                let asked = v1::MetaRequest::decode(head.clone()).ok();
-                asked.and_then(|asked| asked.op).map_or(0, |op| answer_of(&op))
+                let op = v1::MetaRequest::decode(head.clone()).ok().and_then(|asked| asked.op);
+                op.as_ref().map_or(0, answer_of)
             }
             op::SNAPSHOT_PIECE => snapshot::PIECE as usize,
             _ => 0,
@@ -359,13 +360,17 @@ fn answer_of(op: &Op) -> usize {
     ops::longest(op) + along(op)
 }
 
+/// Bytes that come along with what is told of one inode.
+const OF_ONE: usize = ops::SHORT_ALL + 4 * GRANT;
+
 /// Bytes that come along with an answer, at most: extended attributes, leases (those of many names
 /// are counted with these), and the content of a small file and where it lies.
 fn along(op: &Op) -> usize {
-    const OF_ONE: usize = ops::SHORT_ALL + 4 * GRANT;
     match op {
         Op::ReadDir(asked) if asked.attrs => UNASKED + OF_ONE,
         Op::Lookup(_) => OF_ONE + 2 * LOOKUP_INLINE as usize,
+        // What it makes may be there when its turn comes.
+        Op::Create(asked) if !asked.exclusive => OF_ONE + ops::LONGEST_THERE,
         Op::LookupMany(asked) => UNASKED + OF_ONE + 2 * GRANT * asked.items.len(),
         Op::GetAttr(_) | Op::GetExtents(_) | Op::ReadDir(_) | Op::Open(_) | Op::Lease(_) => OF_ONE,
         _ => 0,
@@ -373,20 +378,4 @@ fn along(op: &Op) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_request_waits_as_long_as_it_likes() {
-        let year = Duration::from_secs(365 * 24 * 3600);
-        for op in Op::every() {
-            let longest = longest_of(Some(&op));
-            let until = deadline_of(Some(Instant::now() + year), longest);
-            assert!(until <= Instant::now() + longest, "{op:?}");
-            assert!(longest <= MAX_LONG_TIMEOUT, "{op:?}");
-        }
-        assert_eq!(longest_of(Some(&Op::Recalls(Default::default()))), MAX_TIMEOUT);
-        let soon = Instant::now() + Duration::from_millis(1);
-        assert_eq!(deadline_of(Some(soon), MAX_TIMEOUT), soon);
-    }
-}
+mod tests;

@@ -13,6 +13,7 @@ use v1::batch_op::step::Op as Do;
 use v1::meta_request::Op;
 use v1::quota_key::Kind;
 use v1::quota_news::{Credit, Zone};
+use weft_proto::rename::WHITEOUT;
 use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 
 /// The largest credit, bytes and inodes.
@@ -21,6 +22,12 @@ const MOST: [u64; 2] = [64 << 20, 1024];
 const LEAST: [u64; 2] = [1 << 20, 16];
 /// Of what is left, this part is given to all sessions together.
 const PART: u64 = 4;
+/// Requests that add as much at the same time: none of them is decided by the others.
+const AT_ONCE: u64 = 16;
+/// More than this, bytes and inodes, they add hardly ever.
+const MOST_AT_ONCE: [u64; 2] = [64 << 20, 16];
+/// What an inode comes to that is not looked at for it: few are larger than what is left then.
+const WHOLE_INODE: [u64; 2] = [MOST_AT_ONCE[0], 1];
 /// Inodes, and quotas, of one request that are looked at.
 const MAX_TOLD: usize = 64;
 
@@ -31,6 +38,8 @@ pub(super) struct About {
     owners: BTreeSet<(u32, u32)>,
     /// And about others, too many to be looked at.
     more: bool,
+    /// Bytes and inodes that it adds, at most.
+    adds: [u64; 2],
 }
 
 impl Counting {
@@ -58,19 +67,23 @@ impl About {
             Some(Op::MkNod(op)) => about.makes(op.parent, op.uid, op.gid),
             Some(Op::MkDir(op)) => about.makes(op.parent, op.uid, op.gid),
             Some(Op::SymLink(op)) => about.makes(op.parent, op.uid, op.gid),
-            Some(Op::Link(op)) => {
-                about.writes(op.parent);
-                about.writes(op.ino);
-            }
+            Some(Op::Link(op)) => about.moves(node, op.ino, op.parent),
             Some(Op::Rename(op)) => {
-                about.writes(op.new_parent);
-                about.writes(op.parent);
+                about.moves(node, op.parent, op.new_parent);
+                about.adds[1] += u64::from(op.flags & WHITEOUT != 0);
             }
-            Some(Op::CommitExtents(op)) => about.writes(op.ino),
+            Some(Op::CommitExtents(op)) => {
+                about.writes(op.ino);
+                about.adds[0] = op.extents.iter().fold(0, |sum, e| sum.saturating_add(e.len));
+            }
             Some(Op::Fallocate(op)) => about.writes(op.ino),
-            Some(Op::CopyRange(op)) => about.writes(op.to),
+            Some(Op::CopyRange(op)) => {
+                about.writes(op.to);
+                about.adds[0] = op.len;
+            }
             Some(Op::SetAttr(op)) if (op.uid, op.gid) != (None, None) => {
                 about.makes(op.ino, op.uid.unwrap_or_default(), op.gid.unwrap_or_default());
+                about.adds = WHOLE_INODE;
             }
             Some(Op::Open(op)) => about.writes(op.ino),
             Some(Op::Lease(op)) => about.writes(op.ino),
@@ -88,7 +101,18 @@ impl About {
         Some(about)
     }
 
+    /// What counts where the first inode does comes to count where the second one does.
+    fn moves(&mut self, node: &Node, from: u64, to: u64) {
+        self.writes(from);
+        self.writes(to);
+        let zone = |ino| node.state.zone(InodeId(ino)).ok().flatten().map(|of| of.zone);
+        if zone(from).is_none_or(|from| zone(to) != Some(from)) {
+            self.adds = WHOLE_INODE;
+        }
+    }
+
     fn makes(&mut self, parent: u64, uid: u32, gid: u32) {
+        self.adds[1] += 1;
         self.writes(parent);
         if self.owners.len() < MAX_TOLD {
             self.owners.insert((uid, gid));
@@ -109,7 +133,8 @@ impl About {
     /// what little is left would be refused for what was removed just before.
     pub fn is_decided_by_a_purge(&self, node: &Node, op: &Op) -> bool {
         match op {
-            Op::GetQuota(_) | Op::ListQuotas(_) => true,
+            Op::GetQuota(op) => op.purged,
+            Op::ListQuotas(_) => true,
             // They add nothing, or what was done already, which is not refused.
             Op::Open(_) | Op::Lease(_) | Op::Batch(_) | Op::MakeFiles(_) => false,
             // Who cannot tell does not wait.
@@ -118,6 +143,10 @@ impl About {
     }
 
     fn is_near_a_limit(&self, node: &Node) -> Result<bool> {
+        if self.adds == [0, 0] {
+            return Ok(false);
+        }
+        let needs = [0, 1].map(|what| needed(self.adds[what], MOST_AT_ONCE[what]));
         let mut keys = BTreeSet::new();
         for &ino in &self.inos {
             let Some(of) = node.state.zone(InodeId(ino))? else { continue };
@@ -131,7 +160,7 @@ impl About {
         let now = node.env.clock.now_ns();
         for (kind, id) in keys {
             let left = node.state.left(v1::QuotaKey { kind: kind.into(), id }, now)?;
-            if left.is_some_and(|left| left[0] < MOST[0] || left[1] < LEAST[1]) {
+            if left.is_some_and(|left| left[0] < needs[0] || left[1] < needs[1]) {
                 return Ok(true);
             }
         }
@@ -180,6 +209,12 @@ impl About {
     }
 }
 
+/// What must be left, so that what is added by a request, and by others at the same time, is not
+/// refused.
+fn needed(added: u64, most_at_once: u64) -> u64 {
+    added.saturating_mul(AT_ONCE).min(most_at_once.max(added))
+}
+
 /// What each of so many sessions may do on its own where so much is left.
 fn credit(left: [u64; 2], sessions: u64) -> [u64; 2] {
     let of = |left: u64, least: u64, most: u64| match left / sessions.saturating_mul(PART).max(1) {
@@ -206,6 +241,12 @@ pub(super) fn may_set(node: &Node) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_added_decides_how_much_must_be_left() {
+        assert_eq!([0, 1, 4096, 20 << 20].map(|n| needed(n, 64 << 20)), [0, 16, 65536, 64 << 20]);
+        assert_eq!(needed(1 << 30, 64 << 20), 1 << 30);
+    }
 
     #[test]
     fn credits_shrink_with_what_is_left_and_end_before_it_does() {

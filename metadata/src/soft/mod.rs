@@ -4,6 +4,7 @@
 pub mod compaction;
 pub mod hot;
 pub mod leases;
+pub mod lock_counts;
 pub mod lock_waits;
 mod rate;
 pub mod repair;

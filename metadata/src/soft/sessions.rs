@@ -1,5 +1,5 @@
 //! What the leader knows about sessions but does not replicate: when each last renewed, which
-//! inodes it has open, its leases, and the locks that it waits for.
+//! inodes it has open, its leases, the locks that it waits for, and how many it has at most.
 //!
 //! The table belongs to one term. A new leader starts it with every session of the replicated
 //! state, gives each a full time to live, and learns what is open as the sessions declare it.
@@ -15,6 +15,7 @@ mod seen;
 pub use seen::Sight;
 
 use crate::soft::leases::Leases;
+use crate::soft::lock_counts::LockCounts;
 use crate::soft::lock_waits::{Turn, Waits};
 use kept::Kept;
 use seen::Seen;
@@ -49,6 +50,7 @@ pub struct Sessions {
     undeclared: usize,
     pub leases: Leases,
     pub locks: Waits,
+    pub lock_counts: LockCounts,
 }
 
 /// What a session tells a new leader that it holds, or a piece of it.
@@ -196,6 +198,7 @@ impl Sessions {
             self.undeclared -= usize::from(!session.declared);
             self.leases.ended(id);
             self.locks.ended(id);
+            self.lock_counts.ended(id);
             for ino in session.opens.into_keys() {
                 self.release(ino);
             }
@@ -217,8 +220,12 @@ impl Sessions {
             if piece > 0 && session.next_piece != Some((number, piece)) {
                 return Ok(!session.declared);
             }
-            let opens = session.opens.len() + declaration.opens.len();
-            let (ranges, maps) = (declaration.ranges.len(), declaration.maps.len());
+            let opened = |ino: &InodeId| session.opens.contains_key(ino);
+            let new = declaration.opens.iter().filter(|(ino, _)| !opened(ino)).count();
+            let opens = session.opens.len() + new;
+            let maps = declaration.maps.len();
+            // One that begins anew says again what it has said.
+            let ranges = self.leases.count_new(id, &declaration.ranges);
             let inos = declaration.write_leases.len();
             if opens > MAX_OPENS || !self.leases.have_room(id, inos, ranges, maps) {
                 return Err(too_many(id));
@@ -229,7 +236,7 @@ impl Sessions {
                 session.declared = !declaration.more;
                 self.undeclared -= usize::from(!declaration.more);
                 self.leases.declared(id, &declaration.write_leases);
-                self.leases.declared_ranges(id, &declaration.ranges);
+                self.leases.declared_ranges(id, &declaration.ranges, ranges);
                 self.leases.note_change();
             }
             for ino in declaration.maps {
@@ -377,10 +384,11 @@ impl Sessions {
     }
 
     /// This server stood still for so long, and could hear nobody.
-    pub fn stalled(&mut self, by: Duration) {
-        self.sessions.values_mut().for_each(|session| session.renewed += by);
-        self.began = self.began.map(|began| began + by);
-        self.leases.stalled(by);
+    pub fn stalled(&mut self, now: Instant, by: Duration) {
+        let later = |at: Instant| now.min(at + by);
+        self.sessions.values_mut().for_each(|session| session.renewed = later(session.renewed));
+        self.began = self.began.map(later);
+        self.leases.stalled(now, by);
     }
 
     /// A session is going to be ended before its time is over. Answers whether it is not ended

@@ -4,20 +4,16 @@
 //! A target that was given up because it was silent, and is heard again, comes back when the leader
 //! has looked at all that it holds ([`crate::duties`]).
 
+mod missing;
+
+use missing::Missing;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 use std::time::Duration;
 use tokio::time::Instant;
 use v1::set_target_state_entry::Change;
 use weft_net::bounded_network_stat;
 use weft_proto::{ChunkId, Profile, TargetId, v1};
-
-/// Most missing chunks of a target that are made at a time.
-const MAX_MISSING: usize = 64;
-
-/// Most of them that are remembered.
-const MAX_REMEMBERED: usize = 64 * MAX_MISSING;
 
 /// What a daemon has said of itself is not told for longer.
 const SAID_GOOD: Duration = Duration::from_secs(10);
@@ -67,26 +63,6 @@ struct Heard {
     refused: Option<Instant>,
     /// Chunks of it that are damaged, as it said last.
     damaged: Vec<ChunkId>,
-}
-
-/// Chunks that a target lacks.
-#[derive(Default)]
-struct Missing {
-    chunks: BTreeSet<ChunkId>,
-    /// The last that was told of: the next time it is the turn of those behind.
-    told: Option<ChunkId>,
-}
-
-impl Missing {
-    /// Some of them, others each time.
-    fn tell(&mut self) -> Vec<ChunkId> {
-        let after = self.told.map_or(Bound::Unbounded, Bound::Excluded);
-        let behind = self.chunks.range((after, Bound::Unbounded));
-        let before = self.told.into_iter().flat_map(|told| self.chunks.range(..=told));
-        let some: Vec<_> = behind.chain(before).take(MAX_MISSING).copied().collect();
-        self.told = some.last().copied();
-        some
-    }
 }
 
 impl Targets {
@@ -151,7 +127,7 @@ impl Targets {
     /// How many chunks are damaged, as their targets said last, or missing.
     pub fn count_damaged(&self) -> usize {
         let (heard, missing) = (self.heard.lock(), self.missing.lock());
-        let lacks = |id: &TargetId| missing.get(id).map_or(0, |of_it| of_it.chunks.len());
+        let lacks = |id: &TargetId| missing.get(id).map_or(0, Missing::count);
         let serve = heard.iter().filter(|(_, h)| h.refused.is_none());
         serve.map(|(id, h)| h.damaged.len() + lacks(id)).sum()
     }
@@ -159,26 +135,41 @@ impl Targets {
     /// A chunk was looked for where it belongs, and is not there. Answers whether it is remembered:
     /// else there is no room, and somebody is to look again.
     pub fn note_missing(&self, target: TargetId, chunk: ChunkId) -> bool {
-        let mut missing = self.missing.lock();
-        let chunks = &mut missing.entry(target).or_default().chunks;
-        if chunks.len() < MAX_REMEMBERED {
-            chunks.insert(chunk);
+        self.missing.lock().entry(target).or_default().note(chunk)
+    }
+
+    /// A chunk that is missing could not be made. It is tried again, and leaves its place to
+    /// others.
+    pub fn note_in_vain(&self, target: TargetId, chunk: ChunkId) {
+        if let Some(of_it) = self.missing.lock().get_mut(&target) {
+            of_it.note_in_vain(chunk);
         }
-        chunks.contains(&chunk)
+    }
+
+    /// The missing chunks of a target that are remembered, after `after` and up to `last`, or all
+    /// of them.
+    pub fn missing(
+        &self,
+        target: TargetId,
+        after: Option<ChunkId>,
+        last: Option<ChunkId>,
+    ) -> Vec<ChunkId> {
+        let missing = self.missing.lock();
+        missing.get(&target).map(|of_it| of_it.between(after, last)).unwrap_or_default()
     }
 
     /// Whether so many more missing chunks of a target can be remembered that a look is worth it.
     pub fn has_room(&self, target: TargetId) -> bool {
         let missing = self.missing.lock();
-        missing.get(&target).is_none_or(|missing| missing.chunks.len() <= MAX_REMEMBERED / 2)
+        missing.get(&target).is_none_or(Missing::has_room)
     }
 
     /// A chunk is where it belongs again, or belongs nowhere any more.
     pub fn forget_missing(&self, target: TargetId, chunk: ChunkId) {
         let mut missing = self.missing.lock();
         let Some(of_it) = missing.get_mut(&target) else { return };
-        of_it.chunks.remove(&chunk);
-        if of_it.chunks.is_empty() {
+        of_it.forget(&chunk);
+        if of_it.count() == 0 {
             missing.remove(&target);
         }
     }
@@ -368,6 +359,7 @@ fn is_full(stat: &v1::TargetStat, full_percent: u64, was: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use missing::{MAX_MISSING, MAX_REMEMBERED};
     use v1::TargetState::{Down, Out, Unknown, Up};
     use weft_proto::{SegmentId, SessionId};
 
@@ -440,6 +432,33 @@ mod tests {
         assert!(targets.note_missing(one, chunk(all)));
         (1..=all / 2).for_each(|seq| targets.forget_missing(one, chunk(seq)));
         assert!(targets.has_room(one));
+    }
+
+    #[test]
+    fn what_cannot_be_made_leaves_room_for_what_can() {
+        let (targets, target) = (Targets::default(), TargetId(1));
+        targets.hear(Instant::now(), beat(1, 0));
+        let all = MAX_REMEMBERED as u64;
+        for round in 0..3 {
+            let more = round * all..(round + 1) * all;
+            assert!(more.clone().all(|seq| targets.note_missing(target, chunk(seq))));
+            assert!(!targets.has_room(target));
+            more.for_each(|seq| targets.note_in_vain(target, chunk(seq)));
+            assert!(targets.has_room(target));
+        }
+        assert!(targets.note_missing(target, chunk(0)), "it is remembered already");
+        assert_eq!(targets.count_damaged(), 3 * MAX_REMEMBERED);
+        // What was not tried yet comes first, and the others take turns.
+        assert!(targets.note_missing(target, chunk(3 * all)));
+        let told = || targets.damaged().remove(&target).unwrap_or_default();
+        let some = |from: u64, n: u64| (from..from + n).map(chunk);
+        assert_eq!(told(), some(3 * all, 1).chain(some(0, 63)).collect::<Vec<_>>());
+        targets.forget_missing(target, chunk(3 * all));
+        assert_eq!(told(), some(63, 64).collect::<Vec<_>>());
+        let between = targets.missing(target, Some(chunk(7)), Some(chunk(9)));
+        assert_eq!(between, [chunk(8), chunk(9)]);
+        (0..3 * all).for_each(|seq| targets.forget_missing(target, chunk(seq)));
+        assert!(told().is_empty() && targets.count_damaged() == 0);
     }
 
     #[test]

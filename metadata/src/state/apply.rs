@@ -21,6 +21,7 @@ impl StateMachine {
         let (changes, replies) = self.store.newest(|base| {
             let mut tx = Txn::new(base);
             tx.counts = self.has_quotas();
+            tx.read_locked = self.read_locked.clone();
             let mut replies = Vec::with_capacity(entries.len());
             for (index, entry) in entries {
                 if *index <= last {
@@ -75,7 +76,8 @@ pub(crate) fn apply(tx: &mut Txn<'_>, entry: &v1::LogEntry) -> StoreResult<v1::S
 }
 
 fn apply_body(tx: &mut Txn<'_>, entry: &v1::LogEntry) -> StoreResult<v1::StoredReply> {
-    let cx = Context { now: entry.time_ns, session: SessionId(0) };
+    let read_locked = tx.read_locked.clone();
+    let cx = Context { now: entry.time_ns, session: SessionId(0), read_locked };
     stored(match &entry.body {
         Some(Body::Client(request)) => return requests::apply(tx, entry.time_ns, request),
         // Of the group, not of the state.

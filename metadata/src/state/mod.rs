@@ -29,6 +29,7 @@ use crate::known::Known;
 use crate::operation::Fault;
 use crate::ops;
 pub use crate::ops::SESSION_TTL_MS;
+use crate::read_locked::ReadLocked;
 use crate::schema::{self, Tag};
 use crate::soft::sessions::Client;
 use crate::store::{Changes, Memory, Read, Store, StoreError, StoreResult, Txn};
@@ -39,6 +40,7 @@ use parking_lot::Mutex;
 use set_aside::SetAside;
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weft_proto::planted::{self, Bug};
 use weft_proto::{Error, ErrorKind, InodeId, PgId, Result, SegmentId, SessionId, v1};
@@ -68,6 +70,7 @@ pub struct StateMachine {
     qos: AtomicU64,
     /// Numbers that are set aside.
     set_aside: SetAside,
+    read_locked: Arc<ReadLocked>,
     /// Why a reader could not read what is here.
     failure: Mutex<Option<Error>>,
 }
@@ -109,6 +112,7 @@ impl StateMachine {
             quotas: AtomicBool::new(quotas),
             qos: AtomicU64::new(1),
             set_aside: SetAside::default(),
+            read_locked: Arc::default(),
             failure: Mutex::new(None),
         }
     }
@@ -245,7 +249,13 @@ impl StateMachine {
 
     /// A lock of another owner that stands against `lock` of `session`.
     pub fn lock_conflict(&self, session: SessionId, lock: &v1::Lock) -> Result<Option<v1::Lock>> {
-        self.read_by(self.store.view(|s| locks::conflict(s, session, lock)))
+        self.read_by(self.store.view(|s| locks::conflict(s, None, session, lock)))
+    }
+
+    /// How many locks a session holds, counted up to `limit`: those of each owner on an inode are
+    /// one.
+    pub fn count_locks(&self, session: SessionId, limit: usize) -> Result<usize> {
+        self.read_by(self.store.newest(|s| locks::count(s, session, limit)))
     }
 
     /// Whether another session holds any lock on the inode.
@@ -469,6 +479,7 @@ impl StateMachine {
         self.applied.store(applied, Ordering::Release);
         self.qos.fetch_add(1, Ordering::Release);
         self.set_aside.forget();
+        self.read_locked.forget();
         *self.failure.lock() = None;
         Ok(())
     }

@@ -23,7 +23,7 @@ pub(super) fn apply(
     request: &v1::MetaRequest,
 ) -> StoreResult<v1::StoredReply> {
     let id = SessionId(request.session);
-    let cx = Context { now, session: id };
+    let cx = Context { now, session: id, read_locked: tx.read_locked.clone() };
     let Some(op) = &request.op else {
         return stored(refuse(ErrorKind::Protocol, "request without an operation"));
     };

@@ -1,10 +1,12 @@
 //! Changes that are not written yet, over a store: the entries of one batch see each other's.
 
 use super::read::{Changes, Read, StoreResult, Visit};
+use crate::read_locked::ReadLocked;
 use bytes::Bytes;
 use prost::Message;
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included};
+use std::sync::Arc;
 
 /// A store with changes laid over it. Nothing reaches the store until the changes are taken out
 /// and written.
@@ -22,12 +24,22 @@ pub(crate) struct Txn<'a> {
     /// What was added to counters, by their keys, since this was emptied: bytes and inodes. Also by
     /// attempts that failed.
     pub(crate) tally: BTreeMap<Vec<u8>, [i128; 2]>,
+    /// What the state knows of locks.
+    pub(crate) read_locked: Arc<ReadLocked>,
 }
 
 impl<'a> Txn<'a> {
     pub(crate) fn new(base: &'a dyn Read) -> Self {
-        let (changes, undo, tally) = (Changes::new(), Vec::new(), BTreeMap::new());
-        Self { base, changes, undo, attempts: 0, counts: true, complete: true, tally }
+        Self {
+            base,
+            changes: Changes::new(),
+            undo: Vec::new(),
+            attempts: 0,
+            counts: true,
+            complete: true,
+            tally: BTreeMap::new(),
+            read_locked: Arc::default(),
+        }
     }
 
     /// Makes changes that are undone if `change` fails.

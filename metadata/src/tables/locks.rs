@@ -7,6 +7,7 @@
 //! has ended lock nothing any more, though records of very many are still there.
 
 use crate::operation::Fault;
+use crate::read_locked::ReadLocked;
 use crate::schema;
 use crate::store::{Read, StoreResult, Txn, after};
 use v1::lock::Kind;
@@ -39,16 +40,21 @@ fn holders(
     })
 }
 
-/// A lock of another owner that stands against `lock` of `session`, if there is one.
+/// A lock of another owner that stands against `lock` of `session`, if there is one. `known`: of
+/// this state, where that is the newest.
 pub(crate) fn conflict(
     state: &dyn Read,
+    known: Option<&ReadLocked>,
     session: SessionId,
     lock: &v1::Lock,
 ) -> Result<Option<v1::Lock>, Fault> {
     check(lock)?;
-    let mut found = None;
-    if lock.kind() != Kind::None {
+    let (mut found, mut all_read) = (None, true);
+    let reads = lock.kind() == Kind::Read;
+    let known = known.filter(|_| reads);
+    if lock.kind() != Kind::None && !known.is_some_and(|known| known.has(lock)) {
         holders(state, InodeId(lock.ino), lock.flock, |holder, owner, held| {
+            all_read &= held.ranges.iter().all(|range| !range.write);
             if (holder, owner) != (session, lock.owner)
                 && let Some(r) = held.against(lock)
                 && (state.has_session(holder)? || planted::is(Bug::LockKept))
@@ -57,6 +63,9 @@ pub(crate) fn conflict(
             }
             Ok(found.is_none())
         })?;
+        if let Some(known) = known.filter(|_| all_read) {
+            known.note(lock);
+        }
     }
     Ok(found)
 }
@@ -65,6 +74,16 @@ fn shown(of: &v1::Lock, session: SessionId, owner: u64, pid: u32, r: Range) -> v
     let kind = if r.write { Kind::Write } else { Kind::Read }.into();
     let (start, end, session) = (r.start, r.end, session.0);
     v1::Lock { ino: of.ino, flock: of.flock, owner, kind, start, end, pid, session }
+}
+
+/// The records of a session's locks, counted up to `limit`.
+pub(crate) fn count(state: &dyn Read, session: SessionId, limit: usize) -> StoreResult<usize> {
+    let ((from, to), mut count) = (schema::locks_of(session), 0);
+    state.scan(&from, &to, &mut |_, _| {
+        count += 1;
+        Ok(count < limit)
+    })?;
+    Ok(count)
 }
 
 /// Whether another session holds any lock on the inode.
@@ -132,6 +151,66 @@ pub(crate) fn end(tx: &mut Txn<'_>, session: SessionId, limit: usize) -> StoreRe
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{Memory, Visit};
+    use bytes::Bytes;
+    use std::cell::Cell;
+
+    /// Counts the records that are looked at.
+    struct Looks<'a>(&'a dyn Read, Cell<usize>);
+
+    impl Read for Looks<'_> {
+        fn get(&self, key: &[u8]) -> StoreResult<Option<Bytes>> {
+            self.0.get(key)
+        }
+
+        fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> StoreResult<()> {
+            self.0.scan(from, to, &mut |key, value| {
+                self.1.set(self.1.get() + 1);
+                visit(key, value)
+            })
+        }
+    }
+
+    const ID: SessionId = SessionId(3);
+
+    fn whole(kind: Kind) -> v1::Lock {
+        let (ino, owner) = (9, 5000);
+        v1::Lock { ino, flock: true, end: LAST, kind: kind.into(), owner, ..Default::default() }
+    }
+
+    fn hold(tx: &mut Txn<'_>, owner: u64, write: bool) {
+        let ranges = vec![Range { start: 0, end: LAST, write }];
+        put(tx, schema::lock(InodeId(9), true, ID, owner), ID, &Ranges { pid: 1, ranges });
+    }
+
+    #[test]
+    fn who_reads_beside_thousands_of_readers_looks_at_none_of_them() {
+        let memory = Memory::default();
+        let base = memory.snapshot();
+        let mut tx = Txn::new(&*base);
+        tx.put(schema::session(ID), &schema::Session::default());
+        (0..3000).for_each(|owner| hold(&mut tx, owner, false));
+        let known = ReadLocked::default();
+        let look = |tx: &Txn<'_>, kind| {
+            let state = Looks(tx.state(), Cell::new(0));
+            let found = conflict(&state, Some(&known), ID, &whole(kind)).unwrap();
+            (found.is_some(), state.1.get())
+        };
+        assert_eq!(look(&tx, Kind::Read), (false, 3000));
+        assert_eq!(look(&tx, Kind::Read), (false, 0));
+        assert_eq!(look(&tx, Kind::Write), (true, 1), "one stands against it");
+        // The last one is unlocked, and another takes it to write.
+        known.end(&whole(Kind::Write));
+        hold(&mut tx, 2999, true);
+        for _ in 0..2 {
+            assert_eq!(look(&tx, Kind::Read), (true, 3000));
+        }
+        hold(&mut tx, 2999, false);
+        assert_eq!(look(&tx, Kind::Read), (false, 3000));
+        assert_eq!(look(&tx, Kind::Read), (false, 0));
+        known.forget();
+        assert_eq!(look(&tx, Kind::Read), (false, 3000));
+    }
 
     #[test]
     fn what_no_kernel_asks_for_is_refused() {

@@ -1,6 +1,8 @@
 //! Storage daemons as the group sees them: registration, placement, silence, and the deletion of
 //! garbage. The daemons here keep their chunks in a set.
 
+mod compaction;
+mod moved;
 mod rebuilds;
 
 use crate::support::*;
@@ -36,6 +38,10 @@ struct Daemon {
     /// So many of them, the first, do not reach the others.
     cut_off: Arc<AtomicUsize>,
     verified: Verified,
+    /// Orders to write something again.
+    orders: Arc<Mutex<Vec<v1::CompactRequest>>>,
+    /// Segments of which chunks were to be deleted.
+    deleted: Arc<Mutex<BTreeSet<SegmentId>>>,
     chunks: Chunks,
     lists: Lists,
     fences: Fences,
@@ -85,7 +91,9 @@ impl Service for Daemon {
                 let delete = v1::DeleteRequest::decode(request.head).unwrap();
                 let keys =
                     delete.chunks.iter().map(|&c| (delete.target, ChunkId::try_from(c).unwrap()));
-                let deleted = keys.filter(|k| chunks.remove(k)).count() as u64;
+                let keys: Vec<_> = keys.collect();
+                self.deleted.lock().unwrap().extend(keys.iter().map(|(_, chunk)| chunk.segment));
+                let deleted = keys.iter().filter(|k| chunks.remove(k)).count() as u64;
                 Ok(Outgoing::message(&v1::DeleteReply { deleted }))
             }
             op::VERIFY => {
@@ -117,6 +125,17 @@ impl Service for Daemon {
                     reply.outcomes.push(v1::rebuild_reply::Outcome { error, message });
                 }
                 Ok(Outgoing::message(&reply))
+            }
+            // It has room in pieces only.
+            op::COMPACT => {
+                let order = v1::CompactRequest::decode(request.head).unwrap();
+                let again = |(seq, old): (u64, &v1::SegmentInfo)| v1::SegmentInfo {
+                    id: Some(v1::SegmentKey { session: order.session, seq }),
+                    ..old.clone()
+                };
+                let segments = (order.first_seq..).zip(&order.segments).map(again).collect();
+                self.orders.lock().unwrap().push(order);
+                Ok(Outgoing::message(&v1::CompactReply { segments }))
             }
             op::FENCE => {
                 let fence = v1::FenceRequest::decode(request.head).unwrap();
@@ -381,6 +400,19 @@ async fn write_file(
     seq: u64,
 ) -> u64 {
     let ino = client.create(name).await.unwrap().ino;
+    append(client, chunks, map, ino, 0, seq).await;
+    ino
+}
+
+/// One more segment of a file.
+async fn append(
+    client: &mut Client,
+    chunks: &Chunks,
+    map: &v1::ClusterMap,
+    ino: u64,
+    file_off: u64,
+    seq: u64,
+) {
     let pg = active(map)[0];
     let id = SegmentId { session: SessionId(client.session), seq };
     let profile: Profile = "4+2".parse().unwrap();
@@ -400,7 +432,7 @@ async fn write_file(
     };
     let part = v1::SegmentPart { id: Some(id.into()), off: 0 };
     let extent =
-        v1::Extent { file_off: 0, len: 16384, source: Some(v1::extent::Source::Segment(part)) };
+        v1::Extent { file_off, len: 16384, source: Some(v1::extent::Source::Segment(part)) };
     let commit = v1::CommitExtentsOp {
         ino,
         extents: vec![extent],
@@ -408,7 +440,6 @@ async fn write_file(
         ..Default::default()
     };
     client.write(Op::CommitExtents(commit)).await.unwrap();
-    ino
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

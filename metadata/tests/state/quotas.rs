@@ -32,7 +32,7 @@ pub(crate) fn clear(rig: &mut Rig, dir: u64) -> Answer {
 }
 
 pub(crate) fn quota(rig: &Rig, kind: Kind, id: u64) -> v1::QuotaInfo {
-    let op = v1::GetQuotaOp { key: Some(key(kind, id)), ino: 0 };
+    let op = v1::GetQuotaOp { key: Some(key(kind, id)), ..Default::default() };
     match rig.read(Op::GetQuota(op)) {
         Ok(Reply::GetQuota(mut reply)) => reply.quotas.remove(0),
         other => panic!("a quota answered {other:?}"),
@@ -183,7 +183,8 @@ fn quotas_lie_within_each_other() {
     // The one above stands against it.
     assert_eq!(create(&mut rig, low, "c"), Err(ErrorKind::Quota));
     assert_eq!((used(&rig, Kind::Tree, top).1, used(&rig, Kind::Tree, low).1), (3, 2));
-    let Ok(Reply::GetQuota(found)) = rig.read(Op::GetQuota(v1::GetQuotaOp { key: None, ino: low }))
+    let Ok(Reply::GetQuota(found)) =
+        rig.read(Op::GetQuota(v1::GetQuotaOp { ino: low, ..Default::default() }))
     else {
         panic!("no quotas")
     };

@@ -4,7 +4,7 @@ use super::BLOCK;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -86,31 +86,44 @@ impl Drop for Made<'_> {
 /// Makes a file of `size` bytes, locked; with `sparse`, without blocks. Errors: `Exists`;
 /// `NoSpace`, and `Io`, which leave nothing behind.
 pub(super) fn make(path: &Path, size: u64, sparse: bool) -> Result<(TargetFile, Made<'_>)> {
-    let size = size / BLOCK * BLOCK;
-    let fail = |what: &str, e: io::Error| {
-        let kind = match e.raw_os_error() {
-            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => ErrorKind::NoSpace,
-            Some(libc::EEXIST) => ErrorKind::Exists,
-            _ => ErrorKind::Io,
-        };
-        Error::new(kind, format!("{}: {what}: {e}", path.display()))
-    };
-    File::create_new(path).map_err(|e| fail("cannot make it", e))?;
+    File::create_new(path).map_err(|e| cannot(path, "cannot make it", &e))?;
     let made = Made(Some(path));
-    let target = open(path)?;
+    Ok((resize(open(path)?, path, size, sparse)?, made))
+}
+
+/// Gives a file that holds nothing this size, as [`make`] does. Errors: `NoSpace`; `Io`.
+pub(super) fn resize(
+    target: TargetFile,
+    path: &Path,
+    size: u64,
+    sparse: bool,
+) -> Result<TargetFile> {
+    let size = size / BLOCK * BLOCK;
+    let fail = |what: &str, e: io::Error| cannot(path, what, &e);
     // The kernel would give it all that is left first, and others would find the disk full.
     let space = space(&target.file).map_err(|e| fail("cannot look at its filesystem", e))?;
-    let free = space.available;
+    let found = target.file.metadata().map_err(|e| fail("cannot look at it", e))?;
+    let free = space.available.saturating_add(found.blocks() * 512);
     if !sparse && free < size {
         let what = format!("{}: its filesystem has {free} bytes free, not {size}", path.display());
         return Err(Error::new(ErrorKind::NoSpace, what));
     }
-    let given = allocate(&target.file, size, sparse);
+    let cut = if found.len() > size { target.file.set_len(size) } else { Ok(()) };
+    let given = cut.and_then(|()| allocate(&target.file, size, sparse));
     given.map_err(|e| fail(&format!("cannot give it {size} bytes"), e))?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let kept = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
     kept.map_err(|e| fail("cannot make its name durable", e))?;
-    Ok((TargetFile { size, ..target }, made))
+    Ok(TargetFile { size, ..target })
+}
+
+fn cannot(path: &Path, what: &str, e: &io::Error) -> Error {
+    let kind = match e.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => ErrorKind::NoSpace,
+        Some(libc::EEXIST) => ErrorKind::Exists,
+        _ => ErrorKind::Io,
+    };
+    Error::new(kind, format!("{}: {what}: {e}", path.display()))
 }
 
 /// Whether it is a block device, if it can be a target at all.
@@ -176,7 +189,7 @@ fn lock(file: &File, path: &Path) -> Result<()> {
     }
 }
 
-/// Gives an empty file its size, and its blocks unless it is to be sparse.
+/// Gives a file that is no longer its size, and its blocks unless it is to be sparse.
 fn allocate(file: &File, size: u64, sparse: bool) -> io::Result<()> {
     // Where the filesystem cannot give blocks ahead, every file is sparse.
     if sparse || !preallocate(file, size)? {

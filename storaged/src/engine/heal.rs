@@ -13,10 +13,31 @@ use crate::engine::commit::Commit;
 use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
+use weft_net::AlignedBuf;
 use weft_proto::{ChunkId, ErrorKind, Result};
 
-/// With more blocks of one copy that do not read, it is the drive that fails.
+/// No more blocks of one copy that do not read are tried one by one: each may take seconds. Where
+/// so many do not read that were just written, it is the drive that fails.
 const MAX_UNREAD: usize = 64;
+
+/// What a drive does not hold of a copy.
+#[derive(Default)]
+struct Bad {
+    /// Header and data.
+    blocks: Vec<u64>,
+    /// So many of these do not read.
+    unread: usize,
+}
+
+impl Bad {
+    /// `good`: whether a block is; `None`: it does not read.
+    fn note(&mut self, block: u64, good: Option<bool>) {
+        self.unread += usize::from(good.is_none());
+        if good != Some(true) {
+            self.blocks.push(block);
+        }
+    }
+}
 
 impl Engine {
     /// Puts a chunk in the place of whatever is here under its id, somewhere else on the drive:
@@ -49,13 +70,18 @@ impl Engine {
             if old.checksums != checksums {
                 return Err(core.error(ErrorKind::Exists, id, "is stored with other contents"));
             }
-            let rotten = core.bad_blocks(id, &old).await?;
+            // However much of it does not read: the new one shows whether the drive fails.
+            let rotten = core.bad_blocks(id, &old).await?.blocks;
             if rotten.is_empty() {
                 return Ok(false);
             }
             for _ in 0..MAX_PLACES {
                 let new = engine.write_new(id, data.clone(), checksums.clone(), true).await?;
-                let bad = match core.bad_blocks(id, &new).await {
+                let bad = core.bad_blocks(id, &new).await.and_then(|bad| match bad.unread {
+                    0..=MAX_UNREAD => Ok(bad.blocks),
+                    _ => Err(core.error(ErrorKind::Io, id, "does not read where it was written")),
+                });
+                let bad = match bad {
                     Ok(bad) => bad,
                     Err(e) => {
                         core.discard.give(&new.place.extents);
@@ -85,53 +111,49 @@ impl Engine {
 }
 
 impl Core {
-    /// The blocks of the drive that do not hold what a copy put there, header and data. Error:
-    /// `Io`, the drive is away, or too much of it does not read to tell.
-    async fn bad_blocks(&self, id: ChunkId, entry: &JournalEntry) -> Result<Vec<u64>> {
-        let failed = |e: &io::Error| {
+    /// The blocks of the drive that do not hold what a copy put there, those that are not tried
+    /// among them. Error: `Io`, the drive is away.
+    async fn bad_blocks(&self, id: ChunkId, entry: &JournalEntry) -> Result<Bad> {
+        let failed = |e: io::Error| {
             self.error(ErrorKind::Io, id, &format!("cannot be looked at on the drive: {e}"))
         };
-        let (mut bad, mut unread) = (Vec::new(), 0);
-        let mut is_unread = |e: &io::Error| {
-            unread += 1;
-            of_medium(e) && unread <= MAX_UNREAD
-        };
+        let mut bad = Bad::default();
         let header = header::encode(self.superblock.read().salt, id, entry);
         let blocks = header.as_ref().chunks(BLOCK as usize);
         for (block, expected) in (entry.place.extents[0].block..).zip(blocks) {
-            let good = match self.device.read(block * BLOCK, BLOCK as usize).wait().await {
-                Ok(found) => found.as_ref() == expected,
-                Err(e) if is_unread(&e) => false,
-                Err(e) => return Err(failed(&e)),
-            };
-            if !good {
-                bad.push(block);
-            }
+            let found = self.read_what_reads(block * BLOCK, BLOCK).await.map_err(failed)?;
+            bad.note(block, found.map(|found| found.as_ref() == expected));
         }
         let mut sums = &entry.checksums[..];
         for (at, bytes) in entry.place.locate(0, entry.place.length) {
             let (own, rest) = sums.split_at((bytes / BLOCK) as usize);
             sums = rest;
-            let whole = match self.device.read(at, bytes as usize).wait().await {
-                Ok(run) => weft_erasure::verify_blocks(run.as_ref(), own).is_ok(),
-                Err(e) if of_medium(&e) => false,
-                Err(e) => return Err(failed(&e)),
+            let is_whole = |found: AlignedBuf, sums: &[u32]| {
+                weft_erasure::verify_blocks(found.as_ref(), sums).is_ok()
             };
-            if whole {
+            let run = self.read_what_reads(at, bytes).await.map_err(failed)?;
+            let reads = run.is_some();
+            if run.is_some_and(|run| is_whole(run, own)) {
                 continue;
             }
             for (at, sum) in (at..).step_by(BLOCK as usize).zip(own) {
-                let good = match self.device.read(at, BLOCK as usize).wait().await {
-                    Ok(block) => weft_erasure::verify_blocks(block.as_ref(), &[*sum]).is_ok(),
-                    Err(e) if is_unread(&e) => false,
-                    Err(e) => return Err(failed(&e)),
+                let found = match reads || bad.unread <= MAX_UNREAD {
+                    true => self.read_what_reads(at, BLOCK).await.map_err(failed)?,
+                    false => None,
                 };
-                if !good {
-                    bad.push(at / BLOCK);
-                }
+                bad.note(at / BLOCK, found.map(|block| is_whole(block, &[*sum])));
             }
         }
         Ok(bad)
+    }
+
+    /// `None`: the drive says that it cannot read all of this.
+    async fn read_what_reads(&self, at: u64, bytes: u64) -> io::Result<Option<AlignedBuf>> {
+        match self.device.read(at, bytes as usize).wait().await {
+            Ok(found) => Ok(Some(found)),
+            Err(e) if of_medium(&e) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     fn avoid(&self, blocks: &[u64]) {

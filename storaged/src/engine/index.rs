@@ -51,6 +51,10 @@ pub(super) struct Index {
     pub room: Arc<Room>,
 }
 
+/// Distance by which put numbers jump at each start, durably: more than the puts that can be under
+/// way at a crash.
+pub(super) const STAMP_JUMP: u64 = 1 << 20;
+
 /// How far the index has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Applied {
@@ -117,6 +121,20 @@ impl Index {
         }
     }
 
+    /// The target whose index is there. `None`: there is none, or one that counts as lost.
+    pub fn owner(path: &Path) -> Result<Option<Uuid>> {
+        if !exists(path)? {
+            return Ok(None);
+        }
+        // Without its lock: a daemon may have it open.
+        let look = || DB::open_for_read_only(&options(false), path, false)?.get(TARGET);
+        match look() {
+            Ok(owner) => Ok(owner.and_then(|uuid| Uuid::from_slice(&uuid))),
+            Err(e) if e.kind() == Kind::Corruption => Ok(None),
+            Err(e) => Err(failed(&path.to_string_lossy(), &e)),
+        }
+    }
+
     /// Makes an empty index; what was there, and is lost, is removed. It counts as lost until
     /// [`Self::seal`].
     pub fn create(path: &Path) -> Result<Self> {
@@ -130,6 +148,12 @@ impl Index {
         }
         Self::remove(path)?;
         let db = DB::open(&options(true), path).map_err(|e| failed(&name, &e))?;
+        // RocksDB syncs what is in the folder: one that is gone after a power cut would be waited
+        // for, as one whose filesystem is not mounted yet.
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+        File::open(above.unwrap_or(Path::new(".")))
+            .and_then(|folder| folder.sync_all())
+            .map_err(io)?;
         Ok(Self::with(db, path))
     }
 
@@ -140,7 +164,12 @@ impl Index {
         if !there.map_err(|e| Error::new(ErrorKind::Io, format!("index {name}: {e}")))? {
             return Ok(());
         }
-        DB::destroy(&Options::default(), path).map_err(|e| failed(&name, &e))
+        DB::destroy(&Options::default(), path).map_err(|e| {
+            let why = failed(&name, &e);
+            let what =
+                format!("{}; a storage daemon that has it open is to be stopped", why.message);
+            Error::new(why.kind, what)
+        })
     }
 
     fn with(db: DB, path: &Path) -> Self {
@@ -270,10 +299,7 @@ impl Index {
         let deletes = self.deletes.load(Ordering::SeqCst);
         let Some(value) = self.db.get_pinned_opt(key(id), options)? else { return Ok(Ok(None)) };
         let Some(entry) = JournalEntry::decode(&value) else {
-            return Ok(Err(Error::new(
-                ErrorKind::Corrupt,
-                format!("index {}: the entry of chunk {id} is damaged", self.path),
-            )));
+            return Ok(Err(self.damaged_entry(id)));
         };
         let entry = Arc::new(entry);
         self.cache.insert(id, entry.clone());
@@ -294,13 +320,9 @@ impl Index {
         for item in self.db.iterator_opt(start, options) {
             let (key, value) = item.map_err(|e| failed(&self.path, &e))?;
             let Some(id) = parse_key(&key) else { break };
-            let Some(place) = JournalEntry::decode_place(&mut &value[..]) else {
-                return Err(Error::new(
-                    ErrorKind::Corrupt,
-                    format!("index {}: the entry of chunk {id} is damaged", self.path),
-                ));
-            };
-            each(id, place)?;
+            // All of it: who opens a target goes by this.
+            let entry = JournalEntry::decode(&value).ok_or_else(|| self.damaged_entry(id))?;
+            each(id, entry.place)?;
         }
         Ok(())
     }
@@ -338,6 +360,11 @@ impl Index {
             items.push((id, length));
         }
         Ok((items, false))
+    }
+
+    fn damaged_entry(&self, id: ChunkId) -> Error {
+        let what = format!("index {}: the entry of chunk {id} is damaged", self.path);
+        Error::new(ErrorKind::Corrupt, what)
     }
 
     fn meta(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {

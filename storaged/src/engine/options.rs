@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub struct TargetOptions {
     /// Block device or file.
     pub path: PathBuf,
-    /// Bytes of the file that [`Engine::format`] makes when `path` does not exist.
+    /// Bytes of the file that [`Engine::format`] makes when `path` does not exist, or is blank.
     pub size: Option<u64>,
     /// Such a file gets its blocks when they are written, and gives them back when they are free:
     /// [`Tuning::discard`] is then [`DISCARD_RATE`] unless given.
@@ -25,6 +25,15 @@ impl TargetOptions {
     pub fn new(path: impl Into<PathBuf>, size: Option<u64>) -> Self {
         let (path, tuning) = (path.into(), Tuning::default());
         Self { path, size, sparse: false, index: None, encryption: None, tuning }
+    }
+
+    /// Directory of the index, as far as a file's default goes for all.
+    pub fn index_path(&self) -> PathBuf {
+        self.index.clone().unwrap_or_else(|| {
+            let mut name = self.path.clone().into_os_string();
+            name.push(".index");
+            name.into()
+        })
     }
 }
 

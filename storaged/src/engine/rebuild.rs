@@ -8,15 +8,16 @@
 //!
 //! Invariants:
 //! - What may never have been whole counts only if its data says that it is: segments refer to a
-//!   chunk that is made anew before it is there. The journal says which puts came to their end, and
-//!   what is older than its records counts as if it had.
+//!   chunk that is made anew before it is there. The journal says which puts came to their end; of
+//!   what is older than its records, those did after which as many followed as can be under way at
+//!   once, before the target was opened anew.
 //! - The index is sealed only when every block was read, but for those that try after try could not
 //!   read: their space goes to nobody, and the index says so. A fabric that is away for a moment
 //!   reads as a drive full of bad blocks, and a chunk that is missed would lose its space.
 
 use super::device::Device;
-use super::entry::{Extent, JournalEntry};
-use super::index::{Applied, Change, Index};
+use super::entry::{Extent, JournalEntry, Place};
+use super::index::{Applied, Change, Index, STAMP_JUMP};
 use super::journal::{self, Record};
 use super::superblock::Superblock;
 use super::unread::{Salvage, Unread, look_at};
@@ -36,6 +37,8 @@ const AHEAD: usize = 4;
 const BATCH: usize = 1000;
 /// A put may be overtaken by so many before it comes to its end.
 const OVERTAKEN: u64 = 1024;
+/// Puts whose stamps differ by less were done while the target was open once.
+const OPEN_ONCE: u64 = STAMP_JUMP / 2;
 
 struct Found {
     stamp: u64,
@@ -46,43 +49,67 @@ struct Found {
     counts: bool,
 }
 
-/// What the records of the journal tell of puts.
+/// What the records of the journal, and all headers together, tell of puts.
 struct Told {
-    /// The stamp of each chunk whose last change is a put, and whether a later record follows,
-    /// before which all of it was durable.
-    puts: HashMap<ChunkId, (u64, bool)>,
-    /// All puts with lesser stamps had ended before the first of these records.
+    /// The last change of each chunk: the stamp of a put, and whether all of that is known to have
+    /// become durable; or a delete.
+    changes: HashMap<ChunkId, Option<(u64, bool)>>,
+    /// No put with a lesser stamp was under way after the first of these records.
     since: u64,
+    /// Of all puts, in order.
+    stamps: Vec<u64>,
 }
 
 impl Told {
-    fn by(records: &BTreeMap<u64, Record>) -> Self {
-        let last = records.last_key_value().map_or(0, |(&number, _)| number);
-        let (mut puts, mut least) = (HashMap::new(), u64::MAX);
-        for (&number, record) in records {
-            for change in &record.changes {
-                match change {
-                    journal::Change::Put { id, place } => {
-                        puts.insert(*id, (place.stamp, number < last));
-                        least = least.min(place.stamp);
+    fn by(records: &BTreeMap<u64, Record>, found: &[Found]) -> Self {
+        let (mut changes, mut least) = (HashMap::new(), u64::MAX);
+        let mut stamps: Vec<_> = found.iter().map(|one| one.stamp).collect();
+        let (mut next, mut none_missing) = (None, true);
+        for (&number, record) in records.iter().rev() {
+            // Of what lies before one that is missing nobody knows what became of it.
+            none_missing &= next.replace(number).is_none_or(|next| next - 1 == number);
+            let later = least;
+            for change in record.changes.iter().rev() {
+                let (id, to) = match change {
+                    journal::Change::Put { id, place: Place { stamp, .. } } => {
+                        // A later record was written when this one and its data were durable. That
+                        // of the next process says nothing: what is torn stays as it is.
+                        let is_durable = later < stamp.saturating_add(OPEN_ONCE);
+                        least = least.min(*stamp);
+                        stamps.push(*stamp);
+                        (id, Some((*stamp, is_durable && none_missing)))
                     }
-                    journal::Change::Delete { id } => drop(puts.remove(id)),
-                }
+                    journal::Change::Delete { id } => (id, None),
+                };
+                changes.entry(*id).or_insert(to);
             }
         }
+        stamps.sort_unstable();
         // Where they name no put, nothing is known of any.
         let since = if least == u64::MAX { 0 } else { least.saturating_sub(OVERTAKEN) };
-        Self { puts, since }
+        Self { changes, since, stamps }
     }
 
-    /// Whether all of this is known to have been written.
+    /// Whether all of this is known to have been written, and not to have been deleted.
     fn proves(&self, found: &Found) -> bool {
-        found.stamp < self.since || self.puts.get(&found.id) == Some(&(found.stamp, true))
+        match self.changes.get(&found.id) {
+            Some(&Some((stamp, is_durable))) if stamp == found.stamp => is_durable,
+            Some(None) => false,
+            _ => found.stamp < self.since && self.had_ended(found.stamp),
+        }
+    }
+
+    /// Whether so many puts followed that this one was no longer under way when the process ended.
+    fn had_ended(&self, stamp: u64) -> bool {
+        let after = stamp.saturating_add(OVERTAKEN);
+        let follows = self.stamps.get(self.stamps.partition_point(|&other| other < after));
+        follows.is_some_and(|&other| other < stamp.saturating_add(OPEN_ONCE))
     }
 
     /// Whether it may have been acknowledged.
-    fn names(&self, found: &Found) -> bool {
-        self.puts.get(&found.id).is_some_and(|(stamp, _)| *stamp == found.stamp)
+    fn may_name(&self, found: &Found) -> bool {
+        let named = self.changes.get(&found.id).copied().flatten();
+        found.stamp < self.since || named.is_some_and(|(stamp, _)| stamp == found.stamp)
     }
 }
 
@@ -109,15 +136,16 @@ pub(super) fn run(
     };
     scan.run()?;
     let mut found = std::mem::take(&mut scan.found);
-    // Of all: none is given again.
-    let stamp = found.iter().map(|f| f.stamp).max().unwrap_or(0);
-    scan.look_at_untold(&mut found, &Told::by(records))?;
+    let told = Told::by(records, &found);
+    scan.look_at_untold(&mut found, &told)?;
     scan.drop_torn(&mut found)?;
     let total = found.len();
     let survivors = keep_newest(found);
     let kept = survivors.len();
     // The index has the last header seen of each id; put right the ids that lost.
     scan.settle(survivors)?;
+    // Of all: none is given again.
+    let stamp = told.stamps.last().copied().unwrap_or(0);
     let applied = Applied { record: last, stamp };
     unread.give_up(&scan.salvage, scan.salvage.data())?;
     index.set_unreadable(&scan.salvage.unread)?;
@@ -219,7 +247,7 @@ impl Scan<'_> {
         self.index.apply(&batch, Applied::default())
     }
 
-    /// Looks at the data of what the journal does not prove to have been written.
+    /// Looks at the data of what is not known to have been written.
     fn look_at_untold(&mut self, found: &mut [Found], told: &Told) -> Result<()> {
         let untold: Vec<_> = found.iter_mut().filter(|one| !told.proves(one)).collect();
         let (looked, mut torn) = (untold.len(), 0);
@@ -229,7 +257,7 @@ impl Scan<'_> {
                 Some(entry) => {
                     let data = look_at(&entry, &mut self.salvage)?;
                     let read = data.good == entry.checksums.len();
-                    data.wrong == 0 && (read || told.names(one))
+                    data.wrong == 0 && (read || told.may_name(one))
                 }
                 None => false,
             };
@@ -240,20 +268,23 @@ impl Scan<'_> {
     }
 
     /// Drops copies that were to take the place of one that has more good blocks: the power went,
-    /// or the drive failed, before they counted.
+    /// or the drive failed, before they counted. And those with other contents than the newest.
     fn drop_torn(&mut self, found: &mut [Found]) -> Result<()> {
         found.sort_unstable_by_key(|f| (f.id, std::cmp::Reverse(f.stamp)));
         for copies in found.chunk_by_mut(|a, b| a.id == b.id) {
-            let mut copies: Vec<_> = copies.iter_mut().filter(|copy| copy.counts).collect();
             if copies.len() < 2 {
                 continue;
             }
             let mut newest: Option<Vec<u32>> = None;
-            let (mut best, mut newer) = (None, Vec::new());
+            let (mut best, mut newer, mut is_whole) = (None, Vec::new(), false);
             for at in 0..copies.len() {
-                let Some(entry) = self.read_entry(copies[at])? else { continue };
-                // What was deleted, and put again with other contents, stays deleted.
+                let Some(entry) = self.read_entry(&copies[at])? else { continue };
+                // What was deleted, and put again with other contents, stays deleted. Also where
+                // the newer does not count: the chunk is then missing, and is made again.
                 if newest.get_or_insert_with(|| entry.checksums.clone()) != &entry.checksums {
+                    copies[at].counts = false;
+                }
+                if is_whole || !copies[at].counts {
                     continue;
                 }
                 let good = look_at(&entry, &mut self.salvage)?.good;
@@ -262,9 +293,7 @@ impl Scan<'_> {
                 }
                 best = best.max(Some(good));
                 newer.push(at);
-                if good == entry.checksums.len() {
-                    break;
-                }
+                is_whole = good == entry.checksums.len();
             }
         }
         Ok(())
@@ -319,15 +348,71 @@ mod tests {
         ChunkId { segment: SegmentId { session: SessionId(1), seq }, shard: 0 }
     }
 
+    fn found(seq: u64, stamp: u64) -> Found {
+        let extents = vec![Extent { block: stamp, blocks: 2 }];
+        Found { stamp, id: id(seq), extents, header_blocks: 1, counts: true }
+    }
+
+    /// Of a chunk, a put with its stamp, or its delete.
+    type Change = (u64, Option<u64>);
+
+    /// Records, by number.
+    fn records(of: &[(u64, &[Change])]) -> BTreeMap<u64, Record> {
+        let change = |&(seq, stamp): &Change| match stamp {
+            Some(stamp) => {
+                let extents = vec![Extent { block: stamp, blocks: 2 }];
+                let place = Place { stamp, length: BLOCK, extents };
+                journal::Change::Put { id: id(seq), place }
+            }
+            None => journal::Change::Delete { id: id(seq) },
+        };
+        let record = |&(number, changes): &(u64, &[_])| {
+            (number, Record { number, changes: changes.iter().map(change).collect() })
+        };
+        of.iter().map(record).collect()
+    }
+
+    /// The last record of a process may be torn, whatever the next one writes; and of what was put
+    /// before one that is missing, nobody knows what became of it.
+    #[test]
+    fn a_put_is_proven_by_a_later_one_of_the_same_process() {
+        let again = 10_000 + STAMP_JUMP;
+        let records = records(&[
+            (3, &[(1, Some(9_990))]),
+            (5, &[(2, Some(9_995)), (3, Some(9_996))]),
+            (6, &[(4, Some(9_997)), (5, Some(9_998)), (3, None)]),
+            (7, &[(6, Some(10_000))]),
+            (8, &[(5, None)]),
+            (9, &[(7, Some(again))]),
+            (10, &[(7, None), (7, Some(again + 2)), (8, Some(again + 1))]),
+        ]);
+        let told = Told::by(&records, &[]);
+        let proven = [(2, 9_995), (4, 9_997)];
+        let not = [(1, 9_990), (3, 9_996), (5, 9_998), (6, 10_000), (7, again), (8, again + 1)];
+        proven.iter().for_each(|&(seq, stamp)| assert!(told.proves(&found(seq, stamp)), "{seq}"));
+        not.iter().for_each(|&(seq, stamp)| assert!(!told.proves(&found(seq, stamp)), "{seq}"));
+        assert!(told.may_name(&found(1, 9_990)) && !told.may_name(&found(7, again)));
+    }
+
+    /// Those that were under way when the target was closed may have been torn, however long ago.
+    #[test]
+    fn what_is_older_than_the_journal_is_proven_by_many_later_ones() {
+        let second = 5_000 + STAMP_JUMP;
+        let records = records(&[(1, &[(1, Some(second + 10_000))])]);
+        let all: Vec<_> = (0..=5_000).chain(second..second + 10_000).map(|n| found(n, n)).collect();
+        let told = Told::by(&records, &all);
+        let ended = |stamp| told.proves(&found(stamp, stamp));
+        let last = second + 10_000 - OVERTAKEN;
+        assert!([0, 5_000 - OVERTAKEN, second, last - 1].into_iter().all(ended));
+        assert!(![5_000 - OVERTAKEN + 1, 5_000, last].into_iter().any(ended));
+    }
+
     /// What a put that did not come to its end has overwritten in part does not come back for it.
     #[test]
     fn what_lies_under_a_torn_chunk_is_gone() {
-        let found = |seq, stamp, extents: &[(u64, u32)], counts| Found {
-            stamp,
-            id: id(seq),
-            extents: extents.iter().map(|&(block, blocks)| Extent { block, blocks }).collect(),
-            header_blocks: 1,
-            counts,
+        let found = |seq, stamp, extents: &[(u64, u32)], counts| {
+            let extents = extents.iter().map(|&(block, blocks)| Extent { block, blocks }).collect();
+            Found { extents, counts, ..found(seq, stamp) }
         };
         let kept = keep_newest(vec![
             found(1, 1, &[(10, 10)], true),

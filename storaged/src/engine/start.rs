@@ -10,7 +10,7 @@ use super::device::{Device, Done};
 use super::encrypted::Encrypted;
 use super::entry::{JournalEntry, Place};
 use super::file::{self, TargetFile};
-use super::index::{self, Applied, Index, Opened};
+use super::index::{self, Applied, Index, Opened, STAMP_JUMP};
 use super::journal::{self, Change, Record};
 use super::shared::{Core, Counters};
 use super::signature::{self, Content};
@@ -30,10 +30,6 @@ use tokio::sync::Semaphore;
 use weft_net::AlignedBuf;
 use weft_proto::{ChunkId, Error, ErrorKind, Result, Uuid};
 
-/// Distance by which put numbers jump at each start, durably: more than the puts that can be under
-/// way at a crash.
-const STAMP_JUMP: u64 = 1 << 20;
-
 /// Most chunks that were lost at a start which are told of.
 const MAX_DROPPED: usize = 4096;
 
@@ -50,64 +46,29 @@ impl Engine {
     /// target, or not the whole one; `Busy`; `Corrupt`; `Io` and `TimedOut`, after which trying
     /// again may help.
     pub fn open(options: &TargetOptions) -> Result<Self> {
-        Self::open_again(options, &mut Unread::default())
+        open(options, &mut Unread::default(), false)
     }
 
     /// As [`Self::open`], for who tries again and again: after some tries that could not read the
-    /// same few blocks, and only those, the target is opened without what lay there.
+    /// same few blocks, and only those, the target is opened without what lay there. Likewise an
+    /// index of which nothing is there is made anew after some tries only (`Unavailable`).
     pub fn open_again(options: &TargetOptions, unread: &mut Unread) -> Result<Self> {
-        let path = &options.path;
-        let target = file::open(path)?;
-        let index = index_path(options, &target)?;
-        check_size(&target, path)?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut tuning = options.tuning;
-        if options.sparse && !target.block_device {
-            tuning.discard.get_or_insert(DISCARD_RATE);
-        }
-        let device = Uring::new(target, &name, tuning)
-            .map_err(|e| Error::new(ErrorKind::Io, format!("{}: io_uring: {e}", path.display())))?;
-        let superblock = Superblock::find(&device, &path.display().to_string())?
-            .map_err(|what| no_target(path, &what))?;
-        let key = options.encryption.as_ref();
-        let device = Encrypted::unlock(Arc::new(device), &superblock, key, path)?;
-        Self::on_device(device, superblock, path, &index, unread)
+        open(options, unread, true)
     }
 
     /// Makes a fresh target of a drive that nobody uses, or of a file; one that does not exist is
     /// made if `size` is given, and does not stay behind after an error. What is there must be
-    /// `Blank`, or exactly `over`, which is destroyed. Blocks. Errors: `NotFound`; `Exists` when it
-    /// holds something else; `Busy`; `NoSpace`; `Io`; `Invalid` when it is too small.
+    /// `Blank`, or exactly `over`, which is destroyed; an index that is there, the own one of that.
+    /// Blocks. Errors: `NotFound`; `Exists` when it holds something else, or another target has the
+    /// index; `Busy`; `NoSpace`; `Io`; `Invalid` when it is too small.
     pub fn format(options: &TargetOptions, over: &Content) -> Result<Superblock> {
-        let path = &options.path;
-        let io = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{}: {e}", path.display()));
-        let (target, made) = match (path.try_exists().map_err(io)?, options.size) {
-            (false, Some(size)) => {
-                let (target, made) = file::make(path, size, options.sparse)?;
-                (target, Some(made))
-            }
-            _ => (file::open(path)?, None),
-        };
-        let index = index_path(options, &target)?;
-        check_size(&target, path)?;
-        let mut superblock = Superblock::new(target.size);
-        if let Some(source) = &options.encryption {
-            Encrypted::prepare(&mut superblock, source)?;
-        }
-        if made.is_none() {
-            let found = signature::find(&target).map_err(io)?;
-            if found != Content::Blank && found != *over {
-                let what = format!("{} holds {found}; nothing was changed", path.display());
-                return Err(Error::new(ErrorKind::Exists, what));
-            }
-            signature::wipe(&target).map_err(io)?;
-        }
-        Index::remove(&index)?;
-        format(&target, &superblock, path, options.sparse)?;
-        if let Some(made) = made {
-            made.keep();
-        }
-        Ok(superblock)
+        make(options, over, false)
+    }
+
+    /// As [`Self::format`], for who knows that the target which had the index before does not have
+    /// it any more.
+    pub fn format_and_take_index(options: &TargetOptions, over: &Content) -> Result<Superblock> {
+        make(options, over, true)
     }
 
     /// Brings up a target on any [`Device`], which holds (or is to hold, when it is blank) what
@@ -175,19 +136,111 @@ impl Engine {
     }
 }
 
-fn index_path(options: &TargetOptions, target: &TargetFile) -> Result<PathBuf> {
-    if let Some(index) = &options.index {
-        return Ok(index.clone());
+/// Opens a target. `waits`: who asks tries again, so that what may be late is waited for.
+fn open(options: &TargetOptions, unread: &mut Unread, waits: bool) -> Result<Engine> {
+    let path = &options.path;
+    let target = file::open(path)?;
+    let index = index_path(options, &target)?;
+    check_size(&target, path)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut tuning = options.tuning;
+    if options.sparse && !target.block_device {
+        tuning.discard.get_or_insert(DISCARD_RATE);
     }
-    if target.block_device {
+    let device = Uring::new(target, &name, tuning)
+        .map_err(|e| Error::new(ErrorKind::Io, format!("{}: io_uring: {e}", path.display())))?;
+    let superblock = Superblock::find(&device, &path.display().to_string())?
+        .map_err(|what| no_target(path, &what))?;
+    let key = options.encryption.as_ref();
+    let device = Encrypted::unlock(Arc::new(device), &superblock, key, path)?;
+    if waits && superblock.cluster != Uuid::NIL {
+        unread.wait_for_index(&index)?;
+    }
+    Engine::on_device(device, superblock, path, &index, unread)
+}
+
+/// Makes a target. What was there, and its index, stays as it is if it may not go.
+fn make(options: &TargetOptions, over: &Content, takes_index: bool) -> Result<Superblock> {
+    let path = &options.path;
+    let io = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{}: {e}", path.display()));
+    let (mut target, made) = match (path.try_exists().map_err(io)?, options.size) {
+        (false, Some(size)) => {
+            let (target, made) = file::make(path, size, options.sparse)?;
+            (target, Some(made))
+        }
+        _ => (file::open(path)?, None),
+    };
+    let index = index_path(options, &target)?;
+    if options.index.is_some() && !takes_index {
+        check_owner(&index, over)?;
+    }
+    if made.is_none() {
+        let found = signature::find(&target).map_err(io)?;
+        if found != Content::Blank && found != *over {
+            let what = format!("{} holds {found}; nothing was changed", path.display());
+            return Err(Error::new(ErrorKind::Exists, what));
+        }
+        target = with_size(target, options, &found)?;
+    }
+    check_size(&target, path)?;
+    let mut superblock = Superblock::new(target.size);
+    if let Some(source) = &options.encryption {
+        Encrypted::prepare(&mut superblock, source)?;
+    }
+    // First: a daemon may have it open, and the drive then stays as it is.
+    Index::remove(&index)?;
+    if made.is_none() {
+        signature::wipe(&target).map_err(io)?;
+    }
+    format(&target, &superblock, path, options.sparse)?;
+    if let Some(made) = made {
+        made.keep();
+    }
+    Ok(superblock)
+}
+
+/// Refuses an index of another target than the one that is destroyed.
+fn check_owner(index: &Path, over: &Content) -> Result<()> {
+    let Some(owner) = Index::owner(index)? else { return Ok(()) };
+    if matches!(over, Content::Target(target) if target.uuid == owner) {
+        return Ok(());
+    }
+    let what = format!(
+        "index {} is that of target {owner}: name another directory, or remove it if that target \
+         is gone for good; nothing was changed",
+        index.display()
+    );
+    Err(Error::new(ErrorKind::Exists, what))
+}
+
+/// A file that is there and has another size than it was to be made with: by a command that was cut
+/// off, if it is blank.
+fn with_size(target: TargetFile, options: &TargetOptions, found: &Content) -> Result<TargetFile> {
+    let (path, now) = (&options.path, target.size);
+    match options.size {
+        Some(size) if !target.block_device && size / BLOCK * BLOCK != now => {
+            if *found == Content::Blank {
+                return file::resize(target, path, size, options.sparse);
+            }
+            let what = format!(
+                "{} has {now} bytes, not the {size} that were asked for: remove it to have it made \
+                 anew, or ask for no size; nothing was changed",
+                path.display()
+            );
+            Err(Error::new(ErrorKind::Exists, what))
+        }
+        _ => Ok(target),
+    }
+}
+
+fn index_path(options: &TargetOptions, target: &TargetFile) -> Result<PathBuf> {
+    if options.index.is_none() && target.block_device {
         return Err(Error::new(
             ErrorKind::Invalid,
             format!("{} is a device: name a directory for its index", options.path.display()),
         ));
     }
-    let mut name = options.path.clone().into_os_string();
-    name.push(".index");
-    Ok(name.into())
+    Ok(options.index_path())
 }
 
 /// Why there is no superblock; `what` is wrong with the first copy.

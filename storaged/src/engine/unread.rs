@@ -1,8 +1,9 @@
-//! What a drive cannot read at start, block by block, and when that is given up.
+//! What cannot be read at start, of a drive block by block, and when that is given up.
 //!
 //! Invariant: a block is given up only when try after try could not read it, while the rest of the
 //! drive could be read, as far as it was looked at. A fabric that is away for a moment takes whole
-//! stretches with it, and not the same ones each time.
+//! stretches with it, and not the same ones each time. Nor is an index lost of which nothing is
+//! there at first: its filesystem may be mounted late.
 
 use super::BLOCK;
 use super::device::Device;
@@ -11,6 +12,7 @@ use super::superblock::Superblock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
+use std::path::Path;
 use weft_proto::planted::{self, Bug};
 use weft_proto::{Error, ErrorKind, Result};
 
@@ -23,14 +25,37 @@ const MAX_GIVEN_UP: usize = 1024;
 const PROBES: u64 = 256;
 const ONE_IN: u64 = 16;
 
-/// The blocks that could not be read when a target was to be opened, from one try to the next.
+/// So many tries must have found nothing where the index should be: about a minute.
+const TRIES_FOR_INDEX: u32 = 10;
+
+/// What could not be read when a target was to be opened, from one try to the next.
 #[derive(Default, Debug)]
 pub struct Unread {
     /// Block → tries in a row.
     tries: BTreeMap<u64, u32>,
+    /// Tries without an index.
+    no_index: u32,
 }
 
 impl Unread {
+    /// Errors: `Unavailable`, nothing is where the index should be, which may change; `Io`.
+    pub(super) fn wait_for_index(&mut self, path: &Path) -> Result<()> {
+        let name = path.display();
+        let there = path.try_exists();
+        if there.map_err(|e| Error::new(ErrorKind::Io, format!("index {name}: {e}")))? {
+            return Ok(());
+        }
+        self.no_index += 1;
+        if self.no_index > TRIES_FOR_INDEX {
+            return Ok(());
+        }
+        let what = format!(
+            "index {name} is not there: is its filesystem mounted? If it stays away for a minute, \
+             or an empty folder takes its place, it is made anew, for which the whole drive is read"
+        );
+        Err(Error::new(ErrorKind::Unavailable, what))
+    }
+
     /// Takes in what the try that ends now could not read of the blocks `of`. Errors: it may be
     /// read the next time.
     pub(super) fn give_up(&mut self, salvage: &Salvage<'_>, of: Range<u64>) -> Result<()> {

@@ -67,7 +67,7 @@ pub async fn put(peer: &Peer, target: u32, seq: u64, blocks: usize) -> Result<()
     peer.exchange(&head, body, soon()).await.map(drop)
 }
 
-async fn get(
+pub async fn get(
     peer: &Peer,
     target: u32,
     seq: u64,
@@ -385,6 +385,8 @@ async fn a_drive_that_moves_to_another_host_is_the_same_target() {
     // It may have been heard of with this target alone, before the other was open.
     metadata.1.beats.send_modify(Vec::clear);
     std::fs::rename(old.path().join("b"), new.path().join("b")).unwrap();
+    // Else an index that may be mounted late is waited for.
+    std::fs::create_dir(new.path().join("b.index")).unwrap();
     let daemon = start(new.path(), vec![leader], &["b"]).await;
     let address = daemon.address.clone();
     let peer = daemon.peer();

@@ -1,6 +1,6 @@
 //! Drives that come late, or answer late or never: they hold up nobody but themselves.
 
-use crate::daemon::{CLUSTER, run};
+use crate::daemon::{CLUSTER, get, put, run};
 use crate::metadata::Metadata;
 use crate::power::{Drive, Faults, Recorder, start, superblock};
 use crate::support::{data, id, key, make};
@@ -22,19 +22,28 @@ use weft_storaged::{Config, Daemon, Target};
 const SIZE: u64 = 32 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// When the daemon was started udev had not made its name, or its filesystem or that of its key was
-/// not mounted.
+/// When the daemon was started udev had not made its name, or its filesystem or that of its key or
+/// of its index was not mounted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_shows_up_late_is_served() {
     let dir = tempdir().unwrap();
     let metadata = Metadata::default();
     let path = |name: &str| dir.path().join(name);
     let mut config = Config::new("s1", "127.0.0.1:0", vec![metadata.serve().await]);
-    config.targets =
-        ["there", "late", "locked"].map(|name| Target::new(path(name), Some(SIZE))).into();
-    config.targets[2].encryption = Some(key(&path("key"), 1));
+    config.targets = ["indexed", "there", "late", "locked"]
+        .map(|name| Target::new(path(name), Some(SIZE)))
+        .into();
+    config.targets[3].encryption = Some(key(&path("key"), 1));
     config.targets.iter().for_each(|target| make(&target.options()));
-    let late = ["late", "key"];
+    let alone = Config { targets: config.targets[..1].into(), ..config.clone() };
+    let daemon = run(alone).await;
+    metadata.wait_for_beat(|beat| beat.targets.len() == 1).await;
+    put(&daemon.peer(), 1, 1, 3).await.unwrap();
+    daemon.stop().await.unwrap();
+    metadata.1.beats.send_modify(Vec::clear);
+    let identity = || std::fs::read(path("indexed.index").join("IDENTITY")).unwrap();
+    let index = identity();
+    let late = ["late", "key", "indexed.index"];
     for name in late {
         std::fs::rename(path(name), path("away").with_extension(name)).unwrap();
     }
@@ -44,7 +53,9 @@ async fn what_shows_up_late_is_served() {
         assert!(!path(name).exists(), "nothing was made in its place");
         std::fs::rename(path("away").with_extension(name), path(name)).unwrap();
     }
-    metadata.wait_for_beat(|beat| beat.targets.len() == 3).await;
+    metadata.wait_for_beat(|beat| beat.targets.len() == 4).await;
+    get(&daemon.peer(), 1, 1, 0, 4096).await.unwrap();
+    assert_eq!(identity(), index, "it was made anew");
     daemon.stop().await.unwrap();
 }
 

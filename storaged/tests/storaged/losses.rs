@@ -8,7 +8,8 @@ use crate::power::{Drive, Faults, copy_index, runtime, start, superblock};
 use crate::support::{data, id, make};
 use std::fs;
 use tempfile::tempdir;
-use weft_proto::ErrorKind;
+use weft_proto::{ChunkId, ErrorKind};
+use weft_storaged::engine::Engine;
 use weft_storaged::{Config, Target};
 
 const SIZE: u64 = 32 << 20;
@@ -120,11 +121,7 @@ fn a_chunk_that_was_never_whole_is_not_there_when_the_index_is_made_anew() {
     drop(engine);
     for cut in [None, Some(1), Some(4)] {
         let mut image = recorder.contents();
-        let mut zero = |chunk, block: usize| {
-            let (bytes, _) = data(chunk, 5, 0);
-            let is = |on_drive: &&mut [u8]| **on_drive == bytes[block * 4096..][..4096];
-            image.chunks_mut(4096).find(is).expect("it is on the drive").fill(0);
-        };
+        let mut zero = |chunk, block| block_of(&mut image, chunk, 0, block).fill(0);
         zero(rotten, 2);
         if let Some(block) = cut {
             zero(never, block);
@@ -137,6 +134,82 @@ fn a_chunk_that_was_never_whole_is_not_there_when_the_index_is_made_anew() {
             assert_eq!(engine.has(never).await.unwrap(), cut.is_none(), "{cut:?}");
         });
     }
+}
+
+/// The power went before all of it was there, which the next start saw; what is put after that says
+/// nothing of it.
+#[test]
+fn a_chunk_that_a_start_has_dropped_does_not_come_back_with_a_new_index() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let (index, old) = (dir.path().join("index"), dir.path().join("old"));
+    let (drive, recorder) = Drive::new(vec![0; superblock.size as usize], 1, None);
+    let engine = start(drive, &superblock, &index).unwrap();
+    copy_index(&index, &old).unwrap();
+    let [gone, whole, torn, later] = [1, 2, 3, 4].map(|seq| id(0, seq, 0));
+    let restore = |engine: &Engine, chunk, blocks| {
+        let (bytes, sums) = data(chunk, blocks, 0);
+        runtime().block_on(engine.restore(chunk, bytes, sums)).unwrap();
+    };
+    for (chunk, blocks) in [(gone, 2), (whole, 5), (torn, 5)] {
+        restore(&engine, chunk, blocks);
+    }
+    drop(engine);
+    let mut image = recorder.contents();
+    block_of(&mut image, torn, 0, 2).fill(0);
+    for first in [old, dir.path().join("none")] {
+        let (drive, recorder) = Drive::new(image.clone(), 2, None);
+        let engine = start(drive, &superblock, &first).unwrap();
+        assert!(!runtime().block_on(engine.has(torn)).unwrap());
+        // What is put later goes there, and not where the header of the torn one is.
+        let used = engine.stat().used_bytes;
+        assert_eq!(runtime().block_on(engine.delete(vec![gone])).unwrap(), 1);
+        while engine.stat().used_bytes == used {
+            std::thread::yield_now();
+        }
+        restore(&engine, later, 2);
+        drop(engine);
+        let (drive, _) = Drive::new(recorder.contents(), 2, None);
+        let engine = start(drive, &superblock, &first.with_extension("anew")).unwrap();
+        for (chunk, there) in [(whole, true), (torn, false), (later, true)] {
+            assert_eq!(runtime().block_on(engine.has(chunk)).unwrap(), there, "{chunk}");
+        }
+    }
+}
+
+/// What was put in its place has rotted, and is missing: it can be made again.
+#[test]
+fn a_chunk_that_was_replaced_does_not_come_back_with_a_new_index() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let (drive, recorder) = Drive::new(vec![0; superblock.size as usize], 1, None);
+    let engine = start(drive, &superblock, &dir.path().join("index")).unwrap();
+    let chunk = id(0, 1, 0);
+    let (bytes, sums) = data(chunk, 5, 0);
+    runtime().block_on(engine.put(chunk, bytes, sums)).unwrap();
+    let before = recorder.contents();
+    let (bytes, sums) = data(chunk, 7, 1);
+    runtime().block_on(engine.supersede(chunk, bytes, sums)).unwrap();
+    drop(engine);
+    // It discards nothing, as hard disks do.
+    let old = (superblock.data_block * 4096) as usize;
+    let old = old..old + 6 * 4096;
+    for rotten in [false, true] {
+        let mut image = recorder.contents();
+        image[old.clone()].copy_from_slice(&before[old.clone()]);
+        let block = if rotten { block_of(&mut image, chunk, 1, 2) } else { &mut [] };
+        block.iter_mut().for_each(|byte| *byte ^= 1);
+        let (drive, _) = Drive::new(image, 2, None);
+        let index = dir.path().join(format!("anew-{rotten}"));
+        let engine = start(drive, &superblock, &index).unwrap();
+        let length = runtime().block_on(engine.length(chunk)).unwrap();
+        assert_eq!(length, (!rotten).then_some(7 * 4096));
+    }
+}
+
+/// A block of a chunk's data on a drive.
+fn block_of(image: &mut [u8], chunk: ChunkId, version: u64, block: usize) -> &mut [u8] {
+    let (bytes, _) = data(chunk, 7, version);
+    let is = |on_drive: &&mut [u8]| **on_drive == bytes[block * 4096..][..4096];
+    image.chunks_mut(4096).find(is).expect("it is on the drive")
 }
 
 /// Where a chunk is healed does not read back, either: it is healed elsewhere, and nothing is put
@@ -182,5 +255,40 @@ fn a_chunk_is_healed_where_the_drive_keeps_it() {
     runtime().block_on(async {
         assert_eq!(engine.verify(chunk, 0, 0).await.unwrap(), None);
         fill(&engine).await;
+    });
+}
+
+/// A bad track: too much to be tried block by block.
+#[test]
+fn a_chunk_of_which_much_does_not_read_is_healed() {
+    let (dir, superblock) = (tempdir().unwrap(), superblock());
+    let (drive, recorder) = Drive::new(vec![0; superblock.size as usize], 1, None);
+    let engine = start(drive, &superblock, &dir.path().join("index")).unwrap();
+    let (first, blocks) = (superblock.data_block, 100);
+    let chunk = id(0, 1, 0);
+    let (bytes, sums) = data(chunk, blocks, 0);
+    runtime().block_on(async {
+        engine.put(chunk, bytes.clone(), sums.clone()).await.unwrap();
+        // A drive of which nothing reads keeps what it has.
+        recorder.fail(Faults { reads: true, ..Faults::default() });
+        let refused = engine.heal(chunk, bytes.clone(), sums.clone()).await.unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Io);
+        recorder.fail(Faults::default());
+        assert_eq!(engine.verify(chunk, 0, 0).await.unwrap(), None);
+        // Its header and most of the rest.
+        let unreadable = (first * 4096, (first + blocks as u64 - 10) * 4096);
+        recorder.fail(Faults { unreadable, ..Faults::default() });
+        assert_eq!(engine.verify(chunk, 0, 0).await.unwrap_err().kind, ErrorKind::Io);
+        assert!(engine.heal(chunk, bytes, sums).await.unwrap());
+        assert_eq!(engine.verify(chunk, 0, 0).await.unwrap(), None);
+        // Nothing is put there any more.
+        for seq in 2.. {
+            let (bytes, sums) = data(id(0, seq, 0), 5, 0);
+            if engine.put(id(0, seq, 0), bytes, sums).await.is_err() {
+                assert!(seq > 10, "it is full");
+                break;
+            }
+            assert_eq!(engine.verify(id(0, seq, 0), 0, 0).await.unwrap(), None);
+        }
     });
 }

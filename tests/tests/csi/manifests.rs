@@ -50,6 +50,8 @@ fn csi_manifests_are_whole_and_the_driver_understands_them() -> Result<()> {
             let kind = text(document, &["kind"]).with_context(|| format!("{name}: no kind"))?;
             ensure!(text(document, &["apiVersion"]).is_some(), "{name}: no version");
             ensure!(text(document, &["metadata", "name"]).is_some(), "{name}: no name");
+            // What is applied again would replace the one that is used.
+            ensure!(kind != "Secret", "{name} has a secret, which is made by itself");
             kinds.insert(kind.to_owned());
             let named = match kind {
                 "CSIDriver" => text(document, &["metadata", "name"]),

@@ -280,10 +280,14 @@ fn nothing_outside_is_looked_at_or_changed() -> Result<()> {
                 ..Default::default()
             }),
             Op::ListQuotas(v1::ListQuotasOp::default()),
-            Op::GetQuota(v1::GetQuotaOp { key: key(v1::quota_key::Kind::User, 0), ino: 0 }),
+            Op::GetQuota(v1::GetQuotaOp {
+                key: key(v1::quota_key::Kind::User, 0),
+                ..Default::default()
+            }),
             Op::GetQuota(v1::GetQuotaOp {
                 key: key(v1::quota_key::Kind::User, 0),
                 ino: tree.inside,
+                ..Default::default()
             }),
         ] {
             eve.refused(op, ErrorKind::NotPermitted).await?;
@@ -520,7 +524,15 @@ fn who_is_squashed_makes_nothing_that_runs_as_another() -> Result<()> {
             let name = "dir".into();
             Op::MkDir(v1::MkDirOp { parent, name, mode, uid, gid, umask: 0 })
         };
+        let whiteout = v1::RenameOp {
+            parent: tree.inside,
+            name: "own".into(),
+            new_parent: tree.inside,
+            new_name: "moved".into(),
+            flags: weft_proto::rename::WHITEOUT,
+        };
         for op in [
+            Op::Rename(whiteout),
             create(tree.inside, "f", 0o4755),
             create(tree.inside, "f", 0o2755),
             node(0o4755),

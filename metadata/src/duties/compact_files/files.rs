@@ -21,6 +21,8 @@ const BUSY_INTERVAL: Duration = Duration::from_secs(30);
 /// after twice as long each time.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(600);
+/// Where nothing helps but other targets, or another room on them, after this.
+const WAIT_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 /// Files of the list that are read at a time, no more of the time than one part in so many.
 const MAX_LISTED: usize = 16_384;
 const LOOK_SHARE: u32 = 20;
@@ -51,14 +53,30 @@ struct Waiting {
     pause: Duration,
     /// Work on it began then, and was not put off since.
     begun: Option<Instant>,
-    /// It is left alone for as long as no more targets take data than these.
-    seats: Option<Seats>,
+    rest: Option<Rest>,
     pass: Option<Pass>,
+}
+
+/// A file is left alone while it is the same, and as many targets take data, but not for ever:
+/// whether these have room in long pieces is not known here.
+struct Rest {
+    seats: Seats,
+    version: u64,
+    until: Instant,
 }
 
 impl Waiting {
     fn new(now: Instant) -> Self {
-        Self { since: now, until: now, pause: RETRY_INTERVAL, begun: None, seats: None, pass: None }
+        Self { since: now, until: now, pause: RETRY_INTERVAL, begun: None, rest: None, pass: None }
+    }
+
+    /// Whether it was left alone for long enough. `version`: of its content now.
+    fn is_due(&self, now: Instant, seats: Seats, version: u64) -> bool {
+        match &self.rest {
+            Some(rest) if rest.seats != seats => true,
+            Some(rest) if rest.version == version => rest.until <= now,
+            _ => self.until <= now,
+        }
     }
 }
 
@@ -82,14 +100,15 @@ impl Files {
             self.due.push_back(ino);
             return;
         }
-        waiting.seats = pass.waits.filter(|_| pass.failed.is_none() && !pass.again);
+        let version = pass.version.unwrap_or(0);
+        let waits = pass.waits.filter(|_| pass.failed.is_none() && !pass.again);
+        waiting.rest = waits.map(|seats| Rest { seats, version, until: now + WAIT_INTERVAL });
         if let Some(error) = &pass.failed {
             tracing::warn!(%ino, "a file cannot be compacted yet: {error}");
-        } else if waiting.seats.is_none() && !pass.again {
+        } else if waiting.rest.is_none() && !pass.again {
             let begun = waiting.begun;
             self.waiting.remove(&ino);
-            let data_version = pass.version.unwrap_or(0);
-            self.compacted.push(File { ino: ino.0, data_version });
+            self.compacted.push(File { ino: ino.0, data_version: version });
             self.begun = self.begun.into_iter().chain(begun).min();
             return;
         }
@@ -134,37 +153,62 @@ impl Files {
         let quiet_ns = i64::try_from(quiet.as_nanos()).unwrap_or(i64::MAX);
         let list = move || {
             let listed = state.to_compact(after, MAX_LISTED)?;
-            let is_quiet = |ino| {
-                let changed = state.attr(ino)?.map_or(i64::MIN, |attr| attr.ctime_ns);
-                Ok((ino, now_ns.saturating_sub(changed) >= quiet_ns))
+            let look = |ino| {
+                let attr = state.attr(ino)?.unwrap_or_default();
+                let is_quiet = now_ns.saturating_sub(attr.ctime_ns) >= quiet_ns;
+                Ok((ino, is_quiet, attr.data_version))
             };
-            listed.into_iter().map(is_quiet).collect::<Result<Vec<_>>>()
+            listed.into_iter().map(look).collect::<Result<Vec<_>>>()
         };
         let listed = node.env.blocking(list).await?;
         let now = Instant::now();
         self.looked = Some((now, now - begun, count));
-        let known: HashSet<InodeId> = listed.iter().map(|(ino, _)| *ino).collect();
-        let last = listed.last().filter(|_| listed.len() == MAX_LISTED).map(|(ino, _)| *ino);
+        let known: HashSet<InodeId> = listed.iter().map(|(ino, ..)| *ino).collect();
+        let last = listed.last().filter(|_| listed.len() == MAX_LISTED).map(|(ino, ..)| *ino);
         self.after = last.unwrap_or(InodeId(0));
         let was_read = |ino: &InodeId| *ino > after && last.is_none_or(|last| *ino <= last);
         self.waiting.retain(|ino, _| !was_read(ino) || known.contains(ino));
         let told: HashSet<u64> = self.compacted.iter().map(|file| file.ino).collect();
         let busy = BUSY_INTERVAL.max(quiet * 3);
         let mut due = Vec::new();
-        for (ino, quiet) in listed {
+        for (ino, quiet, version) in listed {
             let waiting = self.waiting.entry(ino).or_insert_with(|| Waiting::new(now));
             let ready = quiet || waiting.pass.is_some() || now - waiting.since >= busy;
-            let in_time = match waiting.seats {
-                Some(before) => before != seats,
-                None => waiting.until <= now,
-            };
             let is_free = !told.contains(&ino.0) && !self.working.contains(&ino);
-            if ready && in_time && is_free {
+            if ready && waiting.is_due(now, seats, version) && is_free {
                 due.push((waiting.since, ino));
             }
         }
         due.sort_unstable();
         self.due = due.into_iter().map(|(_, ino)| ino).collect();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_in_vain_rests_until_something_changes() {
+        let (mut files, ino) = (Files::default(), InodeId(7));
+        let seats = Seats { now: 6, all: 6 };
+        let ended = |files: &mut Files, pass: Pass| {
+            files.ended(ino, Pass { from: None, version: Some(3), ..pass });
+        };
+        for _ in 0..20 {
+            ended(&mut files, Pass { waits: Some(seats), ..Pass::default() });
+        }
+        assert!(files.compacted.is_empty(), "it stays on the list");
+        let is_due = |files: &Files, after, seats, version| {
+            files.waiting[&ino].is_due(Instant::now() + after, seats, version)
+        };
+        assert!(!is_due(&files, MAX_RETRY_INTERVAL * 30, seats, 3));
+        assert!(is_due(&files, MAX_RETRY_INTERVAL, seats, 4), "it was written since");
+        assert!(is_due(&files, Duration::ZERO, Seats { now: 7, all: 7 }, 3));
+        assert!(is_due(&files, WAIT_INTERVAL, seats, 3), "room may have come together");
+        // Where some was moved, or could not be written, the rest is soon tried again.
+        ended(&mut files, Pass { waits: Some(seats), again: true, ..Pass::default() });
+        assert!(is_due(&files, MAX_RETRY_INTERVAL, seats, 3));
     }
 }

@@ -122,18 +122,22 @@ impl Orders {
             if parts.is_empty() {
                 continue;
             }
-            pass.again = true;
             let parts = parts.into_iter().map(|part| self.write_again(ino, part, layout.into()));
             let mut written = iter(parts).buffer_unordered(MAX_PARTS);
             while let Some(written) = written.next().await {
-                pass.failed = pass.failed.or(written.err());
+                match written {
+                    Ok(true) => pass.again = true,
+                    Ok(false) => pass.waits = Some(seats),
+                    Err(error) => pass.failed = pass.failed.or(Some(error)),
+                }
             }
             break;
         }
         pass
     }
 
-    async fn write_again(&self, ino: InodeId, part: Part, layout: v1::LayoutInfo) -> Result<()> {
+    /// Answers false if it would lie no better where it was written.
+    async fn write_again(&self, ino: InodeId, part: Part, layout: v1::LayoutInfo) -> Result<bool> {
         let begun = Instant::now();
         let session = self.session().await?;
         let map = self.node.map();
@@ -153,7 +157,7 @@ impl Orders {
         };
         let written = match written {
             // The file was changed meanwhile: nothing was written of what is no more.
-            Err(e) if e.kind == ErrorKind::NotFound => return Ok(()),
+            Err(e) if e.kind == ErrorKind::NotFound => return Ok(true),
             written => written.map_err(spoils)?,
         };
         // It goes by what it knows of targets, which may have no room in one piece, or not all.
@@ -162,21 +166,28 @@ impl Orders {
             true => written.len() as u64 * 2 <= part.places,
             false => !no_wider(),
         };
-        if !part.frees && !is_better {
-            let what = "targets have no room for it in longer pieces, or on as many";
-            return Err(spoils(Error::new(ErrorKind::NoSpace, what)));
-        }
+        let is_of_use = part.frees || is_better;
+        // Of no use, all that was written is known, and becomes garbage at once.
+        let moves = if is_of_use { moves(&order.extents, &written) } else { Vec::new() };
         let entry = v1::MoveExtentsEntry {
             ino: ino.0,
             session: session.0,
-            moves: moves(&order.extents, &written),
+            moves,
             segments: written.iter().map(Segment::to_wire).collect(),
         };
         let moved = propose(&self.node, "move extents", Body::MoveExtents(entry)).await;
         moved.map_err(spoils)?;
-        self.node.compaction.note_bytes(begun, part.bytes);
-        tracing::debug!(%ino, part.bytes, pieces = order.extents.len(), "compacted");
-        Ok(())
+        match is_of_use {
+            true => {
+                self.node.compaction.note_bytes(begun, part.bytes);
+                tracing::debug!(%ino, part.bytes, pieces = order.extents.len(), "compacted");
+            }
+            false => tracing::info!(
+                %ino, part.bytes,
+                "not compacted: targets have no room for it in longer pieces, or on as many"
+            ),
+        }
+        Ok(is_of_use)
     }
 
     /// The storage daemon whose turn it is.

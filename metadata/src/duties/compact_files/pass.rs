@@ -12,7 +12,7 @@ pub(super) struct Pass {
     pub version: Option<u64>,
     /// Some was written again: the file is looked at once more.
     pub again: bool,
-    /// Some waits for more targets than these.
+    /// Some waits for other targets to take data than these, or for their room to be another.
     pub waits: Option<Seats>,
     pub failed: Option<Error>,
 }

@@ -2,6 +2,7 @@
 
 use v1::meta_request::Op;
 use weft_proto::mode::{SET_IDS, SETUID};
+use weft_proto::rename::WHITEOUT;
 use weft_proto::{Error, ErrorKind, Kind, Result, v1};
 
 pub(super) fn refuse<T>(what: &str) -> Result<T> {
@@ -62,6 +63,7 @@ pub(super) fn check_owners(op: &Op) -> Result<()> {
     let labels = |op: &v1::SetXattrOp| op.name.starts_with(b"security.");
     let plants = match op {
         Op::SetAttr(op) => mode(op),
+        Op::Rename(op) => op.flags & WHITEOUT != 0,
         Op::CommitExtents(op) => op.attr.as_ref().is_some_and(mode),
         Op::SetXattr(op) => labels(op),
         Op::Create(op) => made(file, op.mode),
@@ -72,6 +74,7 @@ pub(super) fn check_owners(op: &Op) -> Result<()> {
         Op::Batch(op) => op.steps.iter().any(|step| match &step.op {
             Some(Step::Make(op)) => made(op.kind(), op.mode),
             Some(Step::SetAttr(op)) => mode(op),
+            Some(Step::Rename(op)) => op.flags & WHITEOUT != 0,
             Some(Step::SetXattr(op)) => labels(op),
             Some(Step::Commit(op)) => op.attr.as_ref().is_some_and(mode),
             _ => false,

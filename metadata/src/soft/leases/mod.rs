@@ -513,9 +513,9 @@ impl Leases {
     }
 
     /// This server stood still for so long: answers to recalls may be waiting for it.
-    pub fn stalled(&mut self, by: Duration) {
+    pub fn stalled(&mut self, now: Instant, by: Duration) {
         let sent = self.parties.values_mut().flat_map(|party| party.recalls.values_mut());
-        sent.for_each(|sent| sent.since += by);
+        sent.for_each(|sent| sent.since = now.min(sent.since + by));
     }
 
     /// Takes names for one change. Answers whether all were free; takes none otherwise.

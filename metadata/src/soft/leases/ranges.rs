@@ -125,11 +125,24 @@ impl Leases {
         self.note_change();
     }
 
-    /// A session declared to a new leader that it keeps these. Nobody else can have been granted
-    /// any of them.
-    pub fn declared_ranges(&mut self, id: SessionId, ranges: &[(InodeId, Range<u64>)]) {
+    /// How many of these ranges a session does not hold already.
+    pub fn count_new(&self, id: SessionId, ranges: &[(InodeId, Range<u64>)]) -> usize {
+        let new = |of_file: &[(InodeId, Range<u64>)]| {
+            let lease = of_file.first().and_then(|(ino, _)| self.inodes.get(ino));
+            match lease.and_then(|lease| lease.holders.iter().find(|h| h.session == id)) {
+                Some(held) if held.mode == Mode::Write => 0,
+                Some(held) => of_file.iter().filter(|(_, r)| !held.ranges.covers(r)).count(),
+                None => of_file.len(),
+            }
+        };
+        ranges.chunk_by(|(a, _), (b, _)| a == b).map(new).sum()
+    }
+
+    /// A session declared to a new leader that it keeps these, of which so many are `new`. Nobody
+    /// else can have been granted any of them.
+    pub fn declared_ranges(&mut self, id: SessionId, ranges: &[(InodeId, Range<u64>)], new: usize) {
         if let Some(party) = self.parties.get_mut(&id) {
-            party.ranges += ranges.len();
+            party.ranges += new;
         }
         for of_file in ranges.chunk_by(|(a, _), (b, _)| a == b) {
             let Some((ino, _)) = of_file.first() else { continue };

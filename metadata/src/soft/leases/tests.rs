@@ -292,7 +292,7 @@ fn a_session_ends_with_its_leases_and_the_deaf_are_found() {
     l.recall(now, B, INO, Use::Change);
     assert!(l.deaf(now, COOL).is_empty());
     assert_eq!(l.deaf(now + 2 * COOL, COOL), [A]);
-    l.stalled(2 * COOL);
+    l.stalled(now + 2 * COOL, 2 * COOL);
     assert!(l.deaf(now + 2 * COOL, COOL).is_empty(), "the server was away");
     assert_eq!(l.deaf(now + 4 * COOL, COOL), [A]);
     l.ended(A);

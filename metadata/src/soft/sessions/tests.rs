@@ -90,7 +90,9 @@ fn a_session_holds_and_has_open_a_bounded_number_of_inodes() {
     assert!(!t.renew(now, A, open(most)).unwrap());
     t.open(A, InodeId(0), 2).unwrap();
     assert_eq!(t.open(A, InodeId(most as u64), 1).unwrap_err().kind, ErrorKind::Invalid);
-    assert!(invalid(t.renew(now, A, open(1))), "however little at a time");
+    assert!(!t.renew(now, A, open(1)).unwrap(), "it says again what it has said");
+    let more = Declaration { opens: vec![(InodeId(most as u64), 1)], ..Default::default() };
+    assert!(invalid(t.renew(now, A, Some(more))), "however little at a time");
     t.close(A, InodeId(0), 2).unwrap();
     t.open(A, InodeId(most as u64), 1).unwrap();
     // The same of files that may be mapped, by whatever way.
@@ -98,6 +100,20 @@ fn a_session_holds_and_has_open_a_bounded_number_of_inodes() {
     assert!(!t.leases.keeps_map(A, InodeId(most as u64)));
     t.end_purge(&[InodeId(0)]);
     assert!(t.leases.keeps_map(A, InodeId(most as u64)));
+}
+
+/// It begins anew each time that a piece of it is not answered.
+#[test]
+fn who_declares_again_and_again_holds_no_more() {
+    let (mut t, now) = table();
+    let ranges = |n: u64| (0..n).map(|i| (INO, i * 10..i * 10 + 5)).collect::<Vec<_>>();
+    let piece = |ranges| Declaration { ranges, piece: (1, 0), more: true, ..Default::default() };
+    let most = MAX_OPENS as u64;
+    for _ in 0..3 {
+        assert!(t.renew(now, A, Some(piece(ranges(most / 2)))).unwrap(), "more is to come");
+    }
+    let others = ranges(most + 1).split_off(most as usize / 2);
+    assert_eq!(t.renew(now, A, Some(piece(others))).unwrap_err().kind, ErrorKind::Invalid);
 }
 
 #[test]
@@ -250,10 +266,13 @@ fn the_deaf_are_silenced_first() {
 fn nobody_is_silent_while_nobody_listens() {
     let (mut t, now) = table();
     let later = now + 5 * TTL;
-    t.stalled(5 * TTL);
+    t.stalled(later, 5 * TTL);
     assert!(t.begin_expiry(later, TTL, TTL).is_empty());
     t.renew(later + TTL, B, None).unwrap();
     assert_eq!(t.begin_expiry(later + TTL + Duration::from_millis(1), TTL, TTL), [A]);
+    // No later for who was heard between.
+    t.stalled(later + TTL, 5 * TTL);
+    assert_eq!(t.begin_expiry(later + 2 * TTL + Duration::from_millis(1), TTL, TTL), [B]);
 }
 
 #[test]

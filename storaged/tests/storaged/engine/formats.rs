@@ -210,6 +210,32 @@ fn a_damaged_index_is_made_anew() {
     });
 }
 
+/// What it says of one chunk is damaged, and no checksum of its own tells.
+#[test]
+fn an_index_with_a_damaged_entry_is_made_anew() {
+    run(async {
+        let dir = tempdir().unwrap();
+        let options = options(dir.path(), SIZE);
+        let engine = open(dir.path(), SIZE);
+        for seq in 0..3 {
+            put(&engine, id(1, seq, 0), 5).await;
+        }
+        engine.close().await.unwrap();
+        drop(engine);
+        let index = rocksdb::DB::open_default(options.index_path()).unwrap();
+        let key = [&b"c"[..], &id(1, 1, 0).to_bytes()].concat();
+        let entry = index.get(&key).unwrap().unwrap();
+        index.put(&key, &entry[..entry.len() - 4]).unwrap();
+        index.flush().unwrap();
+        drop(index);
+        let engine = open_with(&options).unwrap();
+        for seq in 0..3 {
+            check(&engine, id(1, seq, 0), 5, 0, 0, 5).await;
+        }
+        assert_eq!(engine.failure(), None);
+    });
+}
+
 /// A drive that put one chunk where another belongs.
 #[test]
 fn a_misplaced_chunk_is_noticed_and_not_taken_for_another() {
@@ -258,6 +284,60 @@ fn formatting_needs_to_be_told_what_it_destroys() {
     // While it is served, nobody formats it.
     let found = inspect(&options.path).unwrap().content;
     assert_eq!(Engine::format(&options, &found).unwrap_err().kind, ErrorKind::Busy);
+}
+
+#[test]
+fn formatting_leaves_the_index_of_another_target_alone() {
+    let (dir, other) = (tempdir().unwrap(), tempdir().unwrap());
+    let first = options(dir.path(), SIZE);
+    let uuid = open(dir.path(), SIZE).uuid();
+    let index = Some(first.index_path());
+    let second = TargetOptions { index: index.clone(), ..options(other.path(), SIZE) };
+    let refused = Engine::format(&second, &Content::Blank).unwrap_err();
+    let said = refused.message.contains(&uuid.to_string());
+    assert!(refused.kind == ErrorKind::Exists && said, "{refused}");
+    assert!(!second.path.exists());
+    // Nor is a drive touched that is there.
+    let mut image = vec![0; SIZE as usize];
+    image[..4].copy_from_slice(b"XFSB");
+    fs::write(&second.path, &image).unwrap();
+    let found = inspect(&second.path).unwrap().content;
+    assert_eq!(Engine::format(&second, &found).unwrap_err().kind, ErrorKind::Exists);
+    // While it is open, who may take it does not get it.
+    let engine = open(dir.path(), SIZE);
+    let held = Engine::format_and_take_index(&second, &found).unwrap_err();
+    assert!(held.message.contains("has it open"), "{held}");
+    assert!(fs::read(&second.path).unwrap() == image);
+    assert_eq!(engine.uuid(), uuid);
+    drop(engine);
+
+    // With the target whose it is, it goes; and with its place, for who says so.
+    let found = inspect(&first.path).unwrap().content;
+    let again = Engine::format(&TargetOptions { index, ..first.clone() }, &found).unwrap();
+    assert_ne!(again.uuid, uuid);
+    assert_eq!(open_with(&first).unwrap().uuid(), again.uuid);
+    fs::remove_file(&second.path).unwrap();
+    let taken = Engine::format_and_take_index(&second, &Content::Blank).unwrap();
+    assert_eq!(open_with(&second).unwrap().uuid(), taken.uuid);
+}
+
+/// As a command leaves it that was cut off.
+#[test]
+fn a_blank_file_gets_the_size_that_is_asked_for() {
+    let dir = tempdir().unwrap();
+    let options = options(dir.path(), SIZE);
+    for size in [0, SIZE / 2, 2 * SIZE] {
+        fs::File::create(&options.path).unwrap().set_len(size).unwrap();
+        assert_eq!(Engine::format(&options, &Content::Blank).unwrap().size, SIZE);
+        assert_eq!(fs::metadata(&options.path).unwrap().len(), SIZE);
+        drop(open_with(&options).unwrap());
+    }
+    // One that holds something stays as it is.
+    let found = inspect(&options.path).unwrap().content;
+    let larger = TargetOptions { size: Some(2 * SIZE), ..options };
+    let refused = Engine::format(&larger, &found).unwrap_err();
+    assert!(refused.message.contains("were asked for"), "{refused}");
+    assert_eq!(inspect(&larger.path).unwrap().content, found);
 }
 
 /// A sparse file takes what is written to it, and gives back what is freed, unasked.

@@ -5,8 +5,8 @@
 //!
 //! What was acknowledged must be there, what was deleted must be gone, anything else absent or
 //! whole; the space in use must be that of the chunks; the target must go on working; and a rebuild
-//! by scan must find what was acknowledged, too, and take nothing for a chunk that is not whole, as
-//! far as the journal reaches. Every other target is encrypted.
+//! by scan must find what was acknowledged, too, and take nothing for a chunk that is not whole.
+//! Every other target is encrypted.
 //!
 //! `WEFT_CRASH_POINTS=100000` runs so many of them, `WEFT_SEED=n` others than usual. The seed
 //! decides the workload, the drive's order and the samples; how the engine's threads meet, it does
@@ -25,7 +25,7 @@ pub use index::copy as copy_index;
 use crate::support;
 use drive::Plain;
 use index::{Snapshots, folder};
-use model::{Model, Rebuilt, check, grow};
+use model::{Model, check, grow};
 use parking_lot::Mutex;
 use planted::{Mistake, Planted};
 use rand::rngs::StdRng;
@@ -90,7 +90,6 @@ struct Lab {
     mistake: Option<Mistake>,
     /// Of an encrypted target.
     key: Option<KeySource>,
-    generation: u64,
     /// Crash points that may still be taken, by all labs together.
     budget: Arc<AtomicUsize>,
 }
@@ -104,7 +103,7 @@ impl Lab {
         if let Some(key) = &key {
             Encrypted::prepare(&mut superblock, key).unwrap();
         }
-        Self { seed, random, superblock, folder, mistake, key, generation: 0, budget }
+        Self { seed, random, superblock, folder, mistake, key, budget }
     }
 
     /// The drive as the engine sees it.
@@ -120,7 +119,6 @@ impl Lab {
         let mut index = self.folder.path().join("none");
         let mut model = Model::new();
         for generation in 0..GENERATIONS {
-            self.generation = generation;
             let into = self.folder.path().join(format!("states-{generation}"));
             let trace = self.record(image, &index, &model, into.clone());
             if let Some(mistake) = trace.mistakes.first() {
@@ -202,9 +200,8 @@ impl Lab {
         let _ = std::fs::remove_dir_all(&work);
         if self.random.random_ratio(1, REBUILDS) {
             let engine = self.start(cut, &work)?;
-            let rebuilt = if self.generation == 0 { Rebuilt::Young } else { Rebuilt::Old };
             runtime
-                .block_on(check(&engine, &mut cut.model.clone(), rebuilt))
+                .block_on(check(&engine, &mut cut.model.clone(), true))
                 .map_err(|e| format!("with the index rebuilt: {e}"))?;
             drop(engine);
             let _ = std::fs::remove_dir_all(&work);
@@ -212,7 +209,7 @@ impl Lab {
         index::copy(&cut.index, &work);
         let engine = self.start(cut, &work)?;
         runtime.block_on(async {
-            check(&engine, &mut cut.model, Rebuilt::No).await?;
+            check(&engine, &mut cut.model, false).await?;
             grow(&engine, &mut cut.model.clone(), &mut self.random).await
         })
     }

@@ -42,10 +42,14 @@ impl Known {
 
     /// It was found to be this.
     fn found(&self, content: Content) -> Self {
-        let other = |or: &Content| or.sums != content.sums;
         let is_old = self.may_be.as_ref().is_some_and(|old| old.sums == content.sums);
-        let overtaken = is_old && (self.overtaken || self.or.as_ref().is_some_and(other));
-        Self { overtaken, ..Self::is(content) }
+        Self { overtaken: is_old && self.is_contested(), ..Self::is(content) }
+    }
+
+    /// Something else was to take its place, or is about to: with a lost index, neither may count.
+    fn is_contested(&self) -> bool {
+        let differs = |(old, or): (&Content, &Content)| old.sums != or.sums;
+        self.overtaken || self.may_be.as_ref().zip(self.or.as_ref()).is_some_and(differs)
     }
 }
 
@@ -54,29 +58,19 @@ pub type Model = BTreeMap<ChunkId, Known>;
 /// Session of the chunks that [`grow`] puts.
 const NEW: u64 = 99;
 
-/// Whether the index was made anew from the target: what was deleted may then be there again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Rebuilt {
-    No,
-    /// By headers that its journal knows of, or has just not come to know: what does not count for
-    /// sure was looked at, so that it is whole.
-    Young,
-    /// By older ones, too.
-    Old,
-}
-
-/// Compares the target with what is known, and learns what was in doubt.
-pub async fn check(engine: &Engine, model: &mut Model, rebuilt: Rebuilt) -> Result<(), String> {
+/// Compares the target with what is known, and learns what was in doubt. When the index was made
+/// anew from the target (`rebuilt`), what was deleted may be there again, if it is whole: so few
+/// puts are done here while a target is open that all are looked at which do not count for sure.
+pub async fn check(engine: &Engine, model: &mut Model, rebuilt: bool) -> Result<(), String> {
     for (&chunk, known) in model.iter_mut() {
         match holds(engine, chunk, known).await? {
             Held::Nothing if known.may_be_missing => *known = Known::GONE,
+            Held::Nothing if rebuilt && known.is_contested() => *known = Known::GONE,
             Held::Nothing => return Err(format!("chunk {chunk} was acknowledged and is lost")),
             Held::Right(content) => *known = known.found(content),
             // Nobody knows any more that it was not put in the other's place.
-            Held::Whole | Held::Torn if known.overtaken && rebuilt == Rebuilt::Old => {}
-            Held::Whole if known.may_be_missing && rebuilt != Rebuilt::No => {}
-            Held::Torn if known.may_be_missing && rebuilt == Rebuilt::Old => {}
-            Held::Torn if known.may_be_missing && rebuilt == Rebuilt::Young => {
+            Held::Whole if rebuilt && (known.may_be_missing || known.overtaken) => {}
+            Held::Torn if rebuilt && (known.may_be_missing || known.overtaken) => {
                 return Err(format!("chunk {chunk} is not whole, and counts"));
             }
             Held::Whole | Held::Torn if known.may_be.is_none() => {
@@ -86,7 +80,7 @@ pub async fn check(engine: &Engine, model: &mut Model, rebuilt: Rebuilt) -> Resu
             Held::Torn => return Err(format!("chunk {chunk} is damaged")),
         }
     }
-    space(engine, model, rebuilt != Rebuilt::No).await
+    space(engine, model, rebuilt).await
 }
 
 enum Held {
@@ -142,5 +136,5 @@ pub async fn grow(engine: &Engine, model: &mut Model, random: &mut StdRng) -> Re
         }
         model.insert(chunk, Known::is(content));
     }
-    check(engine, model, Rebuilt::No).await
+    check(engine, model, false).await
 }

@@ -105,6 +105,85 @@ async fn what_was_done_is_told_without_what_comes_along() {
         assert!(matches!(reply.result, Some(Reply::Open(_) | Reply::OpenSession(_))), "{reply:?}");
         assert_eq!(reply.grants.len(), grants, "{reply:?}");
     }
+    // A create of what is there is answered with its content, which is weighed before.
+    let weigh = |name, exclusive| {
+        let create = v1::CreateOp { parent: 1, name, exclusive, ..Default::default() };
+        let request = v1::MetaRequest { op: Some(Op::Create(create)), ..Default::default() };
+        service.weigh(op::META, &request.encode_to_vec().into())
+    };
+    assert_eq!(weigh("f".into(), true), 0);
+    assert!(weigh("f".into(), false) > 64 << 10);
+}
+
+/// The group has the lock, and its client would not know.
+#[tokio::test]
+async fn a_lock_that_was_set_is_not_refused_at_a_retry() {
+    use crate::soft::lock_counts::MAX_WITH_HELD;
+    use v1::meta_request::Op;
+    let (mut rig, service) = serving().await;
+    let node = rig.driver.node.clone();
+    let open = Op::OpenSession(v1::OpenSessionOp {
+        client: "c".into(),
+        nonce: vec![1; 16].into(),
+        ..Default::default()
+    });
+    let lock = |owner| {
+        let kind = v1::lock::Kind::Read.into();
+        let lock = v1::Lock { ino: 1, owner, kind, end: 9, ..Default::default() };
+        Op::SetLock(v1::SetLockOp { lock: Some(lock), ..Default::default() })
+    };
+    let request = |session, number, op| {
+        incoming(&v1::MetaRequest { session, number, acked_below: 0, op: Some(op) })
+    };
+    for request in [request(0, 0, open), request(1, 1, lock(1))] {
+        let mut call = service.call(request);
+        assert!(timeout(Duration::ZERO, &mut call).await.is_err(), "it waits for the log");
+        assert_eq!(rig.pump().await, 1);
+        call.await.unwrap();
+    }
+    assert_eq!(node.state.count_locks(SessionId(1), 9).unwrap(), 1);
+    node.soft.with(|s| s.lock_counts.counted(SessionId(1), MAX_WITH_HELD));
+    node.lease.extend(Instant::now());
+    let refused = service.call(request(1, 2, lock(2))).await.map(drop);
+    assert_eq!(refused.unwrap_err().kind, ErrorKind::NoLocks);
+    let mut again = service.call(request(1, 1, lock(1)));
+    assert!(timeout(Duration::ZERO, &mut again).await.is_err(), "it waits for the log");
+    rig.pump().await;
+    again.await.unwrap();
+}
+
+/// Each mount tells what it saw, by its own clock.
+#[tokio::test]
+async fn an_access_that_others_have_told_is_not_noted_again() {
+    use v1::meta_request::Op;
+    let (mut rig, service) = serving().await;
+    let open = Op::OpenSession(v1::OpenSessionOp {
+        client: "c".into(),
+        nonce: vec![1; 16].into(),
+        ..Default::default()
+    });
+    let node = rig.driver.node.clone();
+    let ahead = node.env.clock.now_ns() + 30 * 86_400_000_000_000;
+    let root = |atime_ns| vec![v1::Access { ino: 1, atime_ns }];
+    let accessed = |accesses| Op::Accessed(v1::AccessedOp { accesses });
+    let tells = [(0, open), (1, accessed(root(ahead)))];
+    for (number, op) in tells {
+        let request =
+            v1::MetaRequest { session: number.min(1), number, acked_below: 0, op: Some(op) };
+        let mut call = service.call(incoming(&request));
+        assert!(timeout(Duration::ZERO, &mut call).await.is_err(), "it waits for the log");
+        assert_eq!(rig.pump().await, 1);
+        call.await.unwrap();
+    }
+    let noted = node.state.attr(weft_proto::InodeId::ROOT).unwrap().unwrap();
+    let now = node.env.clock.now_ns();
+    assert!((noted.ctime_ns.max(1)..=now).contains(&noted.atime_ns), "{} {now}", noted.atime_ns);
+    for (number, again) in [(2, root(ahead + 1)), (3, Vec::new())] {
+        let op = Some(accessed(again));
+        let request = v1::MetaRequest { session: 1, number, acked_below: 0, op };
+        let answered = timeout(Duration::ZERO, service.call(incoming(&request))).await;
+        answered.expect("there is nothing to log").unwrap();
+    }
 }
 
 /// The client asks again, and another answers. With nobody to take the lead, only who asks for what

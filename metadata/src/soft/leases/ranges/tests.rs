@@ -168,7 +168,7 @@ fn too_many_are_recalled_from_who_holds_them() {
 #[test]
 fn a_new_leader_is_told() {
     let (mut l, now) = table();
-    l.declared_ranges(A, &[(INO, 0..10), (INO, 20..30)]);
+    l.declared_ranges(A, &[(INO, 0..10), (INO, 20..30)], 2);
     assert_eq!(ask(&mut l, now, B, &[10..20, 20..30]), Some(Some(1)));
     assert!(!l.recall(now, C, INO, Use::Read));
     assert_eq!((recalls(&l, A).len(), recalls(&l, B).len()), (1, 1));
