@@ -25,6 +25,15 @@ pub(super) async fn serving() -> (Rig, MetadataService) {
     (rig, service)
 }
 
+/// What begins the first session.
+fn open() -> v1::meta_request::Op {
+    v1::meta_request::Op::OpenSession(v1::OpenSessionOp {
+        client: "c".into(),
+        nonce: vec![1; 16].into(),
+        ..Default::default()
+    })
+}
+
 pub(super) fn incoming(request: &v1::MetaRequest) -> weft_net::Incoming {
     let peer = weft_net::PeerInfo {
         name: "c".into(),
@@ -48,12 +57,7 @@ pub(super) fn incoming(request: &v1::MetaRequest) -> weft_net::Incoming {
 async fn a_session_is_over_only_if_the_state_says_so() {
     use v1::meta_request::Op;
     let (mut rig, service) = serving().await;
-    let open = Op::OpenSession(v1::OpenSessionOp {
-        client: "c".into(),
-        nonce: vec![1; 16].into(),
-        ..Default::default()
-    });
-    let request = v1::MetaRequest { op: Some(open), ..Default::default() };
+    let request = v1::MetaRequest { op: Some(open()), ..Default::default() };
     let mut call = service.call(incoming(&request));
     assert!(timeout(Duration::ZERO, &mut call).await.is_err(), "it waits for the log");
     assert_eq!(rig.pump().await, 1);
@@ -80,17 +84,12 @@ async fn what_was_done_is_told_without_what_comes_along() {
     use v1::meta_reply::Result as Reply;
     use v1::meta_request::Op;
     let (mut rig, service) = serving().await;
-    let open = Op::OpenSession(v1::OpenSessionOp {
-        client: "c".into(),
-        nonce: vec![1; 16].into(),
-        ..Default::default()
-    });
     let create = |name: &'static str| {
         Op::Create(v1::CreateOp { parent: 1, name: name.into(), ..Default::default() })
     };
     // The lease to make files in the root comes with the layout that they get.
     for (number, op, damaged, grants) in
-        [(0, open, false, 0), (1, create("f"), false, 2), (2, create("g"), true, 0)]
+        [(0, open(), false, 0), (1, create("f"), false, 2), (2, create("g"), true, 0)]
     {
         let request =
             v1::MetaRequest { session: number.min(1), number, acked_below: 0, op: Some(op) };
@@ -122,11 +121,6 @@ async fn a_lock_that_was_set_is_not_refused_at_a_retry() {
     use v1::meta_request::Op;
     let (mut rig, service) = serving().await;
     let node = rig.driver.node.clone();
-    let open = Op::OpenSession(v1::OpenSessionOp {
-        client: "c".into(),
-        nonce: vec![1; 16].into(),
-        ..Default::default()
-    });
     let lock = |owner| {
         let kind = v1::lock::Kind::Read.into();
         let lock = v1::Lock { ino: 1, owner, kind, end: 9, ..Default::default() };
@@ -135,7 +129,7 @@ async fn a_lock_that_was_set_is_not_refused_at_a_retry() {
     let request = |session, number, op| {
         incoming(&v1::MetaRequest { session, number, acked_below: 0, op: Some(op) })
     };
-    for request in [request(0, 0, open), request(1, 1, lock(1))] {
+    for request in [request(0, 0, open()), request(1, 1, lock(1))] {
         let mut call = service.call(request);
         assert!(timeout(Duration::ZERO, &mut call).await.is_err(), "it waits for the log");
         assert_eq!(rig.pump().await, 1);
@@ -157,16 +151,11 @@ async fn a_lock_that_was_set_is_not_refused_at_a_retry() {
 async fn an_access_that_others_have_told_is_not_noted_again() {
     use v1::meta_request::Op;
     let (mut rig, service) = serving().await;
-    let open = Op::OpenSession(v1::OpenSessionOp {
-        client: "c".into(),
-        nonce: vec![1; 16].into(),
-        ..Default::default()
-    });
     let node = rig.driver.node.clone();
     let ahead = node.env.clock.now_ns() + 30 * 86_400_000_000_000;
     let root = |atime_ns| vec![v1::Access { ino: 1, atime_ns }];
     let accessed = |accesses| Op::Accessed(v1::AccessedOp { accesses });
-    let tells = [(0, open), (1, accessed(root(ahead)))];
+    let tells = [(0, open()), (1, accessed(root(ahead)))];
     for (number, op) in tells {
         let request =
             v1::MetaRequest { session: number.min(1), number, acked_below: 0, op: Some(op) };
