@@ -239,11 +239,29 @@ fn written(present: &str, drives: &[&str]) -> Result<String> {
     Ok(text.split_once("[[targets]]").context("no targets")?.1.replace("\n\n", "\n"))
 }
 
+/// `make setup` brings it where there is apt.
+fn no_ansible() -> bool {
+    let version = std::process::Command::new("ansible-playbook").arg("--version").output();
+    let absent = !version.is_ok_and(|out| out.status.success());
+    if absent {
+        not_tested("the playbook: ansible-playbook is not here");
+    }
+    absent
+}
+
+#[test]
+fn ansible_takes_the_playbook() -> Result<()> {
+    if no_ansible() {
+        return Ok(());
+    }
+    let args = ["--syntax-check", "-i", "inventory.example.yml", "site.yml"];
+    run("ansible-playbook", &args, &deploy("ansible"))?;
+    Ok(())
+}
+
 #[test]
 fn ansible_leaves_what_is_said_of_a_drive() -> Result<()> {
-    let version = std::process::Command::new("ansible-playbook").arg("--version").output();
-    if !version.is_ok_and(|out| out.status.success()) {
-        not_tested("what the playbook writes of drives: ansible-playbook is not here");
+    if no_ansible() {
         return Ok(());
     }
     // None shares its index with another.
