@@ -375,7 +375,8 @@ fn wait_until_ready(
         ensure!(failed.is_empty() || !first_start, "{}", failed.join("\n"));
         let leader = runtime.block_on(async { leader_of(&statuses(&cluster).await).await });
         let waiting = match &leader {
-            Ok(reply) => what_is_missing(reply, state.storage.len() - failed.len()),
+            Ok(reply) => what_is_missing(reply, state.storage.len() - failed.len())
+                .or_else(|| silent(reply, state.metadata.len()).filter(|_| first_start)),
             Err(_) => Some("waiting for the metadata servers to elect a leader".to_owned()),
         };
         let Some(waiting) = waiting else { return Ok(failed) };
@@ -438,6 +439,13 @@ fn what_is_missing(reply: &StatusReply, targets: usize) -> Option<String> {
     } else {
         None
     }
+}
+
+/// What a new group has not agreed on before each of its servers was heard, as batches, is not used.
+fn silent(reply: &StatusReply, servers: usize) -> Option<String> {
+    let heard = 1 + reply.members.iter().filter(|m| m.active && m.matched_index > 0).count();
+    let waiting = format!("waiting for the metadata servers: {heard} of {servers} are heard");
+    (heard < servers).then_some(waiting)
 }
 
 /// A new filesystem belongs to root; one that a user makes for trying out is the user's.

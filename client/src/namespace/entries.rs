@@ -4,6 +4,7 @@ use crate::meta::Failed;
 use crate::types::Attr;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
+use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::warn;
@@ -95,6 +96,9 @@ pub(super) struct Table {
     pub(super) made: HashMap<InodeId, Made>,
     pub(super) numbers: VecDeque<Range<u64>>,
     pub(super) reserving: bool,
+    /// While the group does not know all that this client does, it is asked again from then on, and
+    /// then after so long.
+    pub(super) asks_again: Option<(Instant, Duration)>,
     /// The group knows batches.
     pub(super) batches: bool,
     /// And such that change extended attributes.

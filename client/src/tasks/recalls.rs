@@ -4,6 +4,7 @@ use super::release::Releaser;
 use super::supervisor::Supervisor;
 use crate::file::Files;
 use crate::meta::Group;
+use futures_util::stream::{self, StreamExt};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -60,24 +61,40 @@ pub(crate) async fn run(
             releaser.opens.declare_again().await;
             continue;
         }
-        for recall in recalls.recalls {
-            seen = seen.max(recall.seq);
-            let (releaser, files) = (releaser.clone(), files.clone());
-            supervisor.run(async move { revoke(&releaser, &files, recall).await });
-        }
+        seen = recalls.recalls.iter().map(|recall| recall.seq).fold(seen, u64::max);
+        let Some(files) = files.upgrade() else { return };
+        let releaser = releaser.clone();
+        supervisor.run(async move { revoke(&releaser, &files, recalls.recalls).await });
     }
 }
 
-/// Carries one recall out.
-async fn revoke(releaser: &Releaser, files: &Weak<Files>, recall: Recall) {
-    let Some(files) = files.upgrade() else { return };
-    if recall.of_map {
-        let (maps, of_map) = (files.needs_map(InodeId(recall.ino)).await, true);
-        let Recall { ino, seq, .. } = recall;
-        let items = vec![Item { ino, seq, maps, of_map, keep_read: true, open_seq: 0 }];
-        return releaser.tell(items, || ()).await;
-    }
-    if let Some(answer) = releaser.release(&files, recall).await {
-        releaser.return_items(vec![answer]).await;
-    }
+/// Carries recalls out, each as soon as it can be. What is ready at the same time is told in one
+/// request, as when the group is rid of a tree of which this mount knew each name.
+async fn revoke(releaser: &Releaser, files: &Files, recalls: Vec<Recall>) {
+    let at_once = recalls.len().max(1);
+    let revoked = recalls.into_iter().map(|recall| async move {
+        if recall.of_map {
+            may_map(releaser, files, recall).await;
+            return None;
+        }
+        releaser.release(files, recall).await
+    });
+    let revoked = stream::iter(revoked).buffer_unordered(at_once).ready_chunks(at_once);
+    // None waits for an answer that is under way.
+    revoked
+        .for_each_concurrent(None, |answers| async {
+            let answers: Vec<_> = answers.into_iter().flatten().collect();
+            if !answers.is_empty() {
+                releaser.return_items(answers).await;
+            }
+        })
+        .await;
+}
+
+/// Answers whether the right to map a file is needed.
+async fn may_map(releaser: &Releaser, files: &Files, recall: Recall) {
+    let (maps, of_map) = (files.needs_map(InodeId(recall.ino)).await, true);
+    let Recall { ino, seq, .. } = recall;
+    let items = vec![Item { ino, seq, maps, of_map, keep_read: true, open_seq: 0 }];
+    releaser.tell(items, || ()).await;
 }

@@ -1,7 +1,7 @@
 //! Files that a client makes on its own, told to a metadata group that loses replies, refuses, is
 //! away, and declares sessions dead.
 
-use crate::fixture::alone::{client, create};
+use crate::fixture::alone::{client, create, makes_alone, makes_one_alone};
 use crate::fixture::{Cluster, pattern, small_layout};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -34,6 +34,30 @@ async fn a_file_whose_making_is_answered_late_is_made_once() {
         assert_eq!(cluster.metadata.count("batch") - before, 3);
         cluster.assert_no_violations();
     }
+}
+
+/// A mount that began while a server was of an older version, or had said nothing yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_are_made_here_once_the_whole_group_knows_how() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    cluster.metadata.let_make.store(true, Ordering::SeqCst);
+    cluster.metadata.is_older.store(true, Ordering::SeqCst);
+    let fs = Filesystem::connect(cluster.options()).await.unwrap();
+    let mut made = 0;
+    while cluster.metadata.count("reserve") == 0 {
+        assert!(!makes_one_alone(&cluster, &fs, &format!("f{made}")).await);
+        made += 1;
+    }
+    assert!(!makes_one_alone(&cluster, &fs, "g").await);
+    cluster.metadata.is_older.store(false, Ordering::SeqCst);
+    makes_alone(&cluster, &fs).await;
+    let asked = cluster.metadata.count("reserve");
+    for i in 0..100 {
+        assert!(makes_one_alone(&cluster, &fs, &format!("h{i}")).await);
+    }
+    assert_eq!(cluster.metadata.count("reserve"), asked, "it is asked what it has said");
+    fs.shutdown().await.unwrap();
+    cluster.assert_no_violations();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

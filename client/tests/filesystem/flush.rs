@@ -198,6 +198,36 @@ async fn a_lease_is_given_back_until_the_leader_has_heard_of_it() {
     cluster.assert_no_violations();
 }
 
+/// A group that takes a tree apart wants each inode back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_that_are_recalled_together_are_given_back_together() {
+    let (cluster, fs) = client(|_| ()).await;
+    let metadata = &cluster.metadata;
+    let mut inos = Vec::new();
+    for i in 0..100 {
+        let (handle, ino) = create(&fs, &format!("f{i}")).await;
+        fs.release(handle).await.unwrap();
+        inos.push(ino.0);
+    }
+    let (handle, busy) = create(&fs, "busy").await;
+    fs.sync().await.unwrap();
+    fs.write(handle, 0, b"abc").await.unwrap();
+    metadata.hold_commits.send_replace(true);
+    inos.insert(50, busy.0);
+    let returned = || metadata.returns.lock().iter().map(|item| item.ino).collect::<Vec<_>>();
+    let before = metadata.count("return_leases");
+    metadata.recall_at_once(&inos, false);
+    // What can be given back does not wait for what cannot.
+    until(|| returned().len() >= 100).await;
+    assert!(!returned().contains(&busy.0));
+    metadata.hold_commits.send_replace(false);
+    until(|| returned().contains(&busy.0)).await;
+    let asked = metadata.count("return_leases") - before;
+    assert!(asked <= 10, "{asked} requests");
+    assert_eq!(content(&cluster, busy).await, b"abc");
+    cluster.assert_no_violations();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_is_not_given_back_before_what_was_made_in_it_is_told() {
     let (cluster, fs) = client(|options| options.op_deadline = Duration::from_millis(200)).await;
