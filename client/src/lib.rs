@@ -34,7 +34,7 @@ mod tasks;
 mod to_the_end;
 mod types;
 
-pub use access::{Access, Credentials};
+pub use access::{Access, Credentials, allows_in_any_group};
 pub use cache::{ContentCache, Forgotten, NameCache};
 pub use copies::{copied_bytes, note_copied};
 pub use filesystem::{

@@ -187,17 +187,19 @@ impl Handler for Adapter {
                 let (name, mode, by) = (own(name), permissions(mode), by(umask));
                 let wanted = OpenFlags::from_bits(flags as i32);
                 Outcome::working(async move {
-                    // The kernel takes what this opens for new, and checks no permissions. What
-                    // another mount has made meanwhile, it has to look up.
+                    // The kernel takes what this opens for new, and checks no permissions.
                     let new = OpenFlags { exclusive: true, ..wanted };
-                    match fs.create(ino, &name, mode, by, new).await {
-                        Err(e) if e.kind == ErrorKind::Exists && !wanted.exclusive => {
-                            Err(Errno(libc::ESTALE))
+                    let mut opened = fs.create(ino, &name, mode, by, new).await;
+                    if opened.as_ref().is_err_and(|e| e.kind == ErrorKind::Exists)
+                        && !wanted.exclusive
+                    {
+                        let uid = header.uid;
+                        match dcache.open_new_elsewhere(&fs, ino, &name, uid, flags as i32).await {
+                            Some(there) => opened = Ok(there),
+                            None => return Err(Errno(libc::ESTALE)),
                         }
-                        opened => reply::created(opened, |attr| {
-                            dcache.new_entry(&fs, ino, name, thread, attr)
-                        }),
                     }
+                    reply::created(opened, |attr| dcache.new_entry(&fs, ino, name, thread, attr))
                 })
             }
             Op::TmpFile { mode, umask, flags } => {
@@ -347,7 +349,10 @@ impl Handler for Adapter {
     }
 
     fn forgotten(&self, ino: u64, answers: u64) {
-        self.dcache.forgotten(self.root.swap(ino), answers);
+        let ino = self.root.swap(ino);
+        if self.dcache.forgotten(ino, answers) {
+            self.fs.forgotten(InodeId(ino));
+        }
     }
 
     fn rests(&self) -> bool {

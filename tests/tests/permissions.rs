@@ -180,7 +180,12 @@ fn what_another_mount_made_meanwhile_is_opened_by_whom_it_allows_only() -> Resul
         Ok(cluster.address()?.split(',').map(str::to_owned).collect())
     };
     let runtime = Runtime::new()?;
-    for (name, mode, allowed) in [("private", 0o600, false), ("public", 0o666, true)] {
+    let private = (0o600, "echo more >> \"$1\"", "content", false);
+    let public = (0o666, "echo more >> \"$1\"", "contentmore\n", true);
+    let cut = (0o666, "echo more > \"$1\"", "more\n", true);
+    for (name, (mode, script, left, allowed)) in
+        [("private", private), ("public", public), ("cut", cut)]
+    {
         let connect = || -> Result<Filesystem> {
             let options = weft_client::Options::new(servers()?, cluster.transport()?);
             Ok(runtime.block_on(Filesystem::connect(options))?)
@@ -196,13 +201,13 @@ fn what_another_mount_made_meanwhile_is_opened_by_whom_it_allows_only() -> Resul
         let mounted = mount_handler(handler.clone(), &at, &Options::default())?;
         drop(inside);
         let file = at.join(name);
-        let out = as_nobody(&["sh", "-c", "echo more >> \"$1\"", "sh", path(&file)])?;
+        let out = as_nobody(&["sh", "-c", script, "sh", path(&file)])?;
         let told = String::from_utf8_lossy(&out.stderr).into_owned();
         ensure!(handler.made.load(Ordering::SeqCst), "the kernel did not look: {told}");
         ensure!(out.status.success() == allowed, "{name}: {}, {told}", out.status);
         ensure!(allowed || told.contains("ermission denied"), "{told}");
         let text = fs::read_to_string(&file)?;
-        ensure!(text == if allowed { "contentmore\n" } else { "content" }, "{name} has {text:?}");
+        ensure!(text == left, "{name} has {text:?}");
         ensure!(fs::metadata(&file)?.mode() & 0o7777 == mode);
         // It took its name from nobody: to insist that it be new is refused.
         let again = fs::File::create_new(&file).map_err(|e| e.raw_os_error());

@@ -3,9 +3,10 @@
 
 use anyhow::{Context, Result, ensure};
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use weft_tests::{Cluster, cost, eventually, tree};
+use weft_tests::{Cluster, cost, eventually, tree, tries};
 
 const DIRS: usize = 12;
 const FILES: usize = 30;
@@ -120,6 +121,39 @@ fn a_removal_leaves_its_directory_the_time_that_was_shown() -> Result<()> {
     ensure!(times(&other.join("d"))? == shown, "others see another time");
     ensure!(times(&dir)? == shown, "it changed later");
     drop(file);
+    cluster.await_clean()
+}
+
+/// Who opens a name, or makes it, is never told that it is stale, as by no local filesystem: if it
+/// leads to a file that somebody takes away meanwhile, that is open.
+#[test]
+fn a_name_that_comes_and_goes_can_be_opened() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let mounts = [cluster.mnt().to_owned(), cluster.mount_again("second")?];
+    let churn = |name: &Path, number: usize, count: u64| -> Result<()> {
+        for i in 0..count {
+            if (i as usize + number).is_multiple_of(2) {
+                let opened = File::options().append(true).create(true).open(name);
+                opened.with_context(|| format!("open {} in try {i}", name.display()))?;
+            } else if let Err(error) = fs::remove_file(name)
+                && error.kind() != ErrorKind::NotFound
+            {
+                return Err(error).with_context(|| format!("remove {} in try {i}", name.display()));
+            }
+        }
+        Ok(())
+    };
+    // Threads of one mount alone, which are quick, and of both.
+    for (mounts, threads, count) in [(&mounts[..1], 8, 4000), (&mounts[..], 6, 200)] {
+        std::thread::scope(|scope| {
+            let begin = |number: usize| {
+                let (churn, name) = (&churn, mounts[number % mounts.len()].join("name"));
+                scope.spawn(move || churn(&name, number, tries(count)))
+            };
+            let threads: Vec<_> = (0..threads).map(begin).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("a thread"))
+        })?;
+    }
     cluster.await_clean()
 }
 

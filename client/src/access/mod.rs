@@ -21,6 +21,7 @@ pub use bits::Access;
 pub use credentials::Credentials;
 pub(crate) use link::link;
 pub(crate) use owner::{chmod, chown, kept_mode, mode_of_new, owns, utimes};
+pub use permission::allows_in_any_group;
 pub(crate) use permission::{check, depends_on_acl};
 pub(crate) use sticky::{check_create, check_sticky};
 pub(crate) use xattr::{read_xattr, write_xattr};

@@ -34,6 +34,17 @@ pub(crate) fn check(
     }
 }
 
+/// Whether a user may do that whatever groups he is in, and without what root stands above: more
+/// may be allowed.
+pub fn allows_in_any_group(attr: &Attr, uid: u32, want: Access) -> bool {
+    let allow = |shift| Access::from_bits(attr.mode >> shift).contains(want);
+    match uid == attr.uid {
+        true => allow(6),
+        // A list says something else of some.
+        false => !attr.acls && allow(3) && allow(0),
+    }
+}
+
 /// The bits of the first class that the user is in.
 fn bits_of(who: &Credentials, attr: &Attr) -> Access {
     let shift = match () {

@@ -104,6 +104,8 @@ proptest! {
         let attr = attr(FileKind::Regular, lists.mode, owner.0, owner.1, true);
         let got = check(&who, &attr, Some(&lists.encode()), Access::from_bits(want));
         prop_assert_eq!(got.is_ok(), lists.model(&who, &attr, want));
+        let surely = allows_in_any_group(&attr, who.uid, Access::from_bits(want));
+        prop_assert!(got.is_ok() || !surely);
     }
 
     #[test]
@@ -123,6 +125,11 @@ proptest! {
             allowed = dir || want & 1 == 0 || mode & 0o111 != 0;
         }
         prop_assert_eq!(check(&who, &attr, None, Access::from_bits(want)).is_ok(), allowed);
+        let surely = allows_in_any_group(&attr, who.uid, Access::from_bits(want));
+        prop_assert!(allowed || !surely || who.uid == 0);
+        if who.uid == owner.0 {
+            prop_assert_eq!(surely, mode >> 6 & want == want);
+        }
     }
 
     #[test]

@@ -26,6 +26,11 @@ impl Leases {
         let _ = self.above.set(cache);
     }
 
+    /// Whether what caches above this library may open an inode without its name.
+    pub fn is_known_above(&self, ino: InodeId) -> bool {
+        self.above.get().is_some_and(|above| above.may_know(ino))
+    }
+
     /// Whether a name leads to this inode, or to none, as a lease says.
     pub fn has_name(&self, dir: InodeId, name: &[u8], ino: Option<InodeId>) -> bool {
         let table = self.table.lock();

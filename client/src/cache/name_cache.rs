@@ -21,4 +21,10 @@ pub trait NameCache: Send + Sync {
 
     /// Forgets all names and attributes.
     fn forget_all(&self) -> Forgotten;
+
+    /// Whether an inode may be opened without looking up its name: until
+    /// [`Filesystem::forgotten`](crate::Filesystem::forgotten).
+    fn may_know(&self, _ino: InodeId) -> bool {
+        false
+    }
 }

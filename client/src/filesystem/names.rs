@@ -224,8 +224,18 @@ impl Filesystem {
         (!self.inner.options.dir_sync).then(|| (self.inner.options.clock)())
     }
 
+    /// Whether an inode is open here, or may be without its name.
     fn is_open(&self) -> impl Fn(InodeId) -> bool + '_ {
-        |ino| self.inner.opens.is_open(ino)
+        |ino| self.inner.opens.is_open(ino) || self.inner.group.leases.is_known_above(ino)
+    }
+
+    /// What caches names above this library ([`crate::NameCache`]) does not know an inode any more.
+    /// If that was made here and lost its last name, before the group has heard of it, it never
+    /// will.
+    pub fn forgotten(&self, ino: InodeId) {
+        if self.inner.log.forgotten(ino, self.is_open()) {
+            self.inner.files.never_was(ino);
+        }
     }
 
     /// Makes what is not opened without asking, if leases allow that.

@@ -146,6 +146,23 @@ pub(super) fn describe(step: &Step) -> String {
 }
 
 impl Table {
+    /// The directory from which something that was made here was removed, and when, if that is in
+    /// the log of this session.
+    pub(super) fn removal_of(&self, ino: InodeId) -> Option<(InodeId, i64)> {
+        self.made.get(&ino)?.entries.iter().rev().find_map(|seq| {
+            let What::Step(step) = &self.this[self.find(*seq)?].what else { return None };
+            match &step.op {
+                Some(Do::Unlink(v1::UnlinkOp { parent, .. }))
+                | Some(Do::RmDir(v1::RmDirOp { parent, .. }))
+                    if step.ino == ino.0 =>
+                {
+                    Some((InodeId(*parent), step.at_ns))
+                }
+                _ => None,
+            }
+        })
+    }
+
     pub(super) fn queue(&mut self, of: Of) -> &mut VecDeque<Entry> {
         match of {
             Of::This => &mut self.this,

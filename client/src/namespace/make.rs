@@ -176,6 +176,23 @@ impl ChangeLog {
         Some(table)
     }
 
+    /// Nobody knows an inode any more that may have lost its last name here. Answers whether the
+    /// group never hears of it.
+    pub fn forgotten(&self, ino: InodeId, is_open: impl Fn(InodeId) -> bool) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let mut table = self.table.lock();
+        let Some((dir, at_ns)) = table.removal_of(ino).filter(|_| !is_open(ino)) else {
+            return false;
+        };
+        let never_was = self.never_was(&mut table, ino);
+        if never_was {
+            self.touched(&mut table, dir, at_ns);
+        }
+        never_was
+    }
+
     fn push(&self, table: &mut Table, step: Step) {
         table.push(What::Step(Box::new(step)), self.group.sessions.current().id);
         self.pushed(table);
@@ -197,6 +214,7 @@ impl ChangeLog {
                 What::Step(step) => match &step.op {
                     Some(Do::Make(op)) => op.ino == ino.0,
                     Some(Do::SetAttr(_) | Do::SetXattr(_) | Do::RemoveXattr(_)) => true,
+                    Some(Do::Unlink(_) | Do::RmDir(_)) => step.ino == ino.0,
                     _ => false,
                 },
             };

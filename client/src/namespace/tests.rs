@@ -108,6 +108,33 @@ async fn a_tree_that_comes_and_goes_is_never_told() {
     assert!(log.is_unpublished(InodeId::ROOT));
 }
 
+/// What is known above may be opened without its name.
+#[tokio::test]
+async fn a_tree_that_went_is_told_unless_it_is_forgotten_before() {
+    let log = alone();
+    let dir = make(&log, ROOT, "d", v1::FileKind::Directory);
+    let f = file(&log, dir, "f");
+    log.content(InodeId(f), None, Box::new(|_, _| ()));
+    assert_eq!(unlink(&log, dir, "f", true), Some(false));
+    let op = v1::RmDirOp { parent: ROOT, name: "d".into() };
+    assert!(log.rm_dir(op, 5, |_| true).is_some());
+    assert_eq!(waits(&log), ["make", "make", "content", "unlink", "rmdir"]);
+    assert!(!log.forgotten(InodeId(f), |_| true), "it was opened meanwhile");
+    assert!(!log.forgotten(InodeId(dir), |_| false), "its file may be told of still");
+    assert!(log.forgotten(InodeId(f), |_| false) && !log.has(InodeId(f)));
+    assert_eq!(waits(&log), ["make", "rmdir", "setattr"]);
+    assert!(log.forgotten(InodeId(dir), |_| false));
+    // The root has changed all the same.
+    assert_eq!(waits(&log), ["setattr"]);
+    assert!(!log.forgotten(InodeId(dir), |_| false), "once");
+    // What has a name, or lost it to another, is not gone.
+    let (a, b) = (file(&log, ROOT, "a"), file(&log, ROOT, "b"));
+    assert!(!log.forgotten(InodeId(a), |_| false));
+    assert!(rename(&log, (ROOT, "a"), (ROOT, "b")).is_some());
+    assert!(!log.forgotten(InodeId(a), |_| false) && !log.forgotten(InodeId(b), |_| false));
+    assert_eq!(waits(&log), ["setattr", "make", "make", "rename"]);
+}
+
 #[tokio::test]
 async fn what_is_open_or_was_moved_is_told() {
     let log = alone();

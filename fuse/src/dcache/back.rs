@@ -112,6 +112,10 @@ impl NameCache for Dcache {
         Box::pin(async move { inner.closed.gone(inos).await })
     }
 
+    fn may_know(&self, ino: InodeId) -> bool {
+        self.0.table.lock().may_know(ino.0)
+    }
+
     fn forget_all(&self) -> Forgotten {
         let mut table = self.0.table.lock();
         let (attrs, names) = (table.take_all_attrs(), table.take_all_names());

@@ -6,7 +6,7 @@ use crate::attr::to_kernel;
 use crate::reply;
 use bytes::Bytes;
 use std::time::Duration;
-use weft_client::{Attr, Filesystem};
+use weft_client::{Access, Attr, FileKind, Filesystem, OpenFlags, Opened, allows_in_any_group};
 use weft_proto::{InodeId, Result};
 
 impl Dcache {
@@ -34,6 +34,35 @@ impl Dcache {
     ) -> Entry {
         self.0.table.lock().tell(attr.ino.0);
         self.entry(thread, attr, self.give_name(fs, dir, name, Some(attr.ino), None))
+    }
+
+    /// Opens what another mount has made after the kernel was told that there is no such name, if
+    /// that is not to be told apart from what is made now: the kernel does not know it, and checks
+    /// no permissions of what a CREATE opens. `None`: it has to come again, and look. It does that
+    /// once, so that who opens a name that comes and goes elsewhere would get ESTALE.
+    pub async fn open_new_elsewhere(
+        &self,
+        fs: &Filesystem,
+        dir: InodeId,
+        name: &[u8],
+        uid: u32,
+        flags: i32,
+    ) -> Option<Opened> {
+        let attr = fs.lookup(dir, name).await.ok()?;
+        let is_known = self.0.table.lock().may_know(attr.ino.0);
+        let wanted = OpenFlags::from_bits(flags);
+        let want = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY if !wanted.truncate => Access::READ,
+            libc::O_WRONLY => Access::WRITE,
+            _ => Access::READ | Access::WRITE,
+        };
+        let may = attr.kind == FileKind::Regular
+            && allows_in_any_group(&attr, uid, want)
+            && (!wanted.no_atime || uid == attr.uid);
+        match may && !is_known {
+            true => fs.open(attr.ino, wanted).await.ok(),
+            false => None,
+        }
     }
 
     /// The entry of what has no name.

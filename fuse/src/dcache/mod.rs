@@ -194,9 +194,10 @@ impl Dcache {
         }
     }
 
-    /// The kernel has dropped an inode that it was told of in so many answers.
-    pub fn forgotten(&self, ino: u64, answers: u64) {
-        self.0.table.lock().forgotten(ino, answers);
+    /// The kernel has dropped an inode that it was told of in so many answers. Answers whether it
+    /// does not know it any more.
+    pub fn forgotten(&self, ino: u64, answers: u64) -> bool {
+        self.0.table.lock().forgotten(ino, answers)
     }
 
     /// What the kernel has, for another process to go on with; once nothing is closed.

@@ -60,6 +60,11 @@ impl Table {
         known.answers > 1
     }
 
+    /// Whether the kernel may know an inode.
+    pub fn may_know(&self, ino: u64) -> bool {
+        self.unknown || self.inodes.contains_key(&ino)
+    }
+
     /// A name gets a time to live. Answers whether it may have one.
     pub fn give(&mut self, dir: u64, name: Bytes, ino: u64) -> bool {
         let full = ino == NONE && self.negative >= MAX_NEGATIVE;
@@ -168,12 +173,12 @@ impl Table {
     }
 
     /// The kernel has dropped an inode that it was told of in so many answers: if there were no
-    /// more, it has no dentry of it, nor any below it.
-    pub fn forgotten(&mut self, ino: u64, answers: u64) {
-        let Some(known) = self.inodes.get_mut(&ino) else { return };
+    /// more, which this answers, it has no dentry of it, nor any below it.
+    pub fn forgotten(&mut self, ino: u64, answers: u64) -> bool {
+        let Some(known) = self.inodes.get_mut(&ino) else { return false };
         known.answers = known.answers.saturating_sub(answers);
         if known.answers > 0 {
-            return;
+            return false;
         }
         let names = self.inodes.remove(&ino).map_or_else(Vec::new, |known| known.names);
         for (dir, name) in names {
@@ -188,6 +193,7 @@ impl Table {
         }
         self.take_names(ino);
         self.attrs.remove(&ino);
+        !self.unknown
     }
 
     /// All of it, for another process.

@@ -3,6 +3,7 @@
 use super::propose::{LOOK_INTERVAL, propose};
 use crate::conflicts::{self, Claim};
 use crate::node::{Looks, Node};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -11,6 +12,10 @@ use weft_proto::{ErrorKind, InodeId, Result, v1};
 
 /// Inodes removed by one log entry.
 const PURGE_BATCH: usize = 256;
+/// An inode stays so long without a name, unless somebody waits for what it takes: who has looked a
+/// name up opens what it led to, as on any local filesystem, though others take the name away
+/// meanwhile. A kernel that is told twice that what it opens is gone fails with ESTALE.
+const GRACE: Duration = Duration::from_secs(1);
 /// Who holds a lease on one of them gives it back within this, or that one waits for another look.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -23,7 +28,7 @@ const PASSING: [ErrorKind; 3] = [ErrorKind::NotLeader, ErrorKind::Unavailable, E
 pub async fn purge_orphans(node: &Arc<Node>, term: u64) {
     // What was put on the list before this is gone.
     let mut done = None;
-    let mut looks = Looks::default();
+    let (mut looks, mut nameless) = (Looks::default(), Nameless::default());
     // Those on which leases have not come back yet.
     let mut held = Vec::new();
     loop {
@@ -33,7 +38,10 @@ pub async fn purge_orphans(node: &Arc<Node>, term: u64) {
             continue;
         }
         let begun = Instant::now();
-        match look(node, term, &mut held).await {
+        nameless.begin(begun, node.purged.is_waited_for());
+        match look(node, term, &mut held, &mut nameless).await {
+            // Those that have their time are not known to be open.
+            Ok(_) if nameless.end() > 0 => done = None,
             Ok(left) => {
                 looks.ended(&node.purged, (put, begun), left);
                 done = (left == 0).then_some(put);
@@ -51,7 +59,12 @@ pub async fn purge_orphans(node: &Arc<Node>, term: u64) {
 }
 
 /// Goes through the list once. Answers how many are left, which somebody has open or holds.
-async fn look(node: &Arc<Node>, term: u64, held: &mut Vec<Claim>) -> Result<usize> {
+async fn look(
+    node: &Arc<Node>,
+    term: u64,
+    held: &mut Vec<Claim>,
+    nameless: &mut Nameless,
+) -> Result<usize> {
     // They are claimed once more before this ends: none is granted a lease between.
     let _before = std::mem::take(held);
     let end = node.state.next_inode()?;
@@ -63,6 +76,7 @@ async fn look(node: &Arc<Node>, term: u64, held: &mut Vec<Claim>) -> Result<usiz
         let whole = orphans.len() == PURGE_BATCH;
         let orphans: Vec<_> = orphans.into_iter().filter(|ino| ino.number() < end).collect();
         let Some(&to) = orphans.last() else { return Ok(left) };
+        let orphans: Vec<_> = orphans.into_iter().filter(|ino| nameless.is_due(*ino)).collect();
         // Creates and opens that the scan may have seen the end of are in the table only when the
         // event loop has dealt with their entries.
         node.settled(node.state.applied()).await?;
@@ -98,5 +112,66 @@ async fn look(node: &Arc<Node>, term: u64, held: &mut Vec<Claim>) -> Result<usiz
         if !whole {
             return Ok(left);
         }
+    }
+}
+
+/// Since when inodes are known to have no name.
+#[derive(Default)]
+struct Nameless {
+    since: HashMap<InodeId, Instant>,
+    /// As the look before saw them.
+    before: HashMap<InodeId, Instant>,
+    now: Option<Instant>,
+    /// Somebody waits.
+    at_once: bool,
+    /// Those that still have their time.
+    young: usize,
+}
+
+impl Nameless {
+    /// A look begins.
+    fn begin(&mut self, now: Instant, at_once: bool) {
+        // What is not seen again is gone.
+        self.before = std::mem::take(&mut self.since);
+        (self.now, self.at_once, self.young) = (Some(now), at_once, 0);
+    }
+
+    /// Whether an inode on the list has had its time.
+    fn is_due(&mut self, ino: InodeId) -> bool {
+        let Some(now) = self.now else { return true };
+        let since = self.before.get(&ino).copied().unwrap_or(now);
+        self.since.insert(ino, since);
+        let due = self.at_once || since + GRACE <= now;
+        self.young += usize::from(!due);
+        due
+    }
+
+    /// A look has ended. Answers how many it left their time.
+    fn end(&mut self) -> usize {
+        self.before = HashMap::new();
+        self.young
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_lost_its_name_has_its_time() {
+        let (begun, a, b) = (Instant::now(), InodeId(7), InodeId(8));
+        let mut nameless = Nameless::default();
+        let mut look = |at, at_once, inos: &[InodeId]| {
+            nameless.begin(begun + at, at_once);
+            let due = inos.iter().map(|ino| nameless.is_due(*ino)).collect::<Vec<_>>();
+            (due, nameless.end())
+        };
+        assert_eq!(look(GRACE / 2, false, &[a]), (vec![false], 1));
+        assert_eq!(look(GRACE, false, &[a, b]), (vec![false, false], 2));
+        assert_eq!(look(GRACE, true, &[a, b]), (vec![true, true], 0), "somebody waits");
+        assert_eq!(look(GRACE * 3 / 2, false, &[a, b]), (vec![true, false], 1));
+        // It has got a name again, and lost it.
+        assert_eq!(look(GRACE * 2, false, &[b]), (vec![true], 0));
+        assert_eq!(look(GRACE * 2, false, &[a]), (vec![false], 1));
     }
 }

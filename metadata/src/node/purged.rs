@@ -1,5 +1,6 @@
 //! How far the leader has purged inodes without names: who needs what they take waits for that.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -17,17 +18,34 @@ pub struct Purged {
     /// Nothing is known yet without.
     until: watch::Sender<Option<u64>>,
     wanted: Notify,
+    /// Requests that wait.
+    waiting: AtomicUsize,
+}
+
+/// A request that waits, until this is dropped.
+struct Waiting<'a>(&'a Purged);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Default for Purged {
     fn default() -> Self {
-        Self { until: watch::Sender::new(None), wanted: Notify::new() }
+        let waiting = AtomicUsize::new(0);
+        Self { until: watch::Sender::new(None), wanted: Notify::new(), waiting }
     }
 }
 
 impl Purged {
     fn tell(&self, put: u64) {
         self.until.send_modify(|until| *until = Some(put).max(*until));
+    }
+
+    /// Whether somebody waits for what inodes without names take.
+    pub fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// Sleeps until somebody waits, or for so long.
@@ -40,6 +58,8 @@ impl Purged {
     pub async fn wait(&self, put: u64, deadline: Instant) {
         let mut until = self.until.subscribe();
         if *until.borrow_and_update() < Some(put) {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            let _waiting = Waiting(self);
             self.wanted.notify_one();
             let deadline = deadline.min(Instant::now() + PATIENCE);
             let _ = timeout_at(deadline, until.wait_for(|until| *until >= Some(put))).await;

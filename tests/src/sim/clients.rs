@@ -28,19 +28,28 @@ const GLIMPSE_PAUSE: u64 = 40;
 const DROPPED: f64 = 0.1;
 const DROPPED_AFTER: Duration = Duration::from_millis(60);
 
-/// One client, to its end.
+/// One client, to its end. If it is killed before, the next process goes on with the next call.
 pub async fn client(number: u64, seed: u64, calls: u64, history: Shared) -> turmoil::Result {
-    let seed = seed ^ number << 40;
+    let (unsynced, lives) = {
+        let own = &mut history.borrow_mut().clients[number as usize - 1];
+        if own.is_done {
+            return Ok(());
+        }
+        own.count += 1;
+        (own.unsynced.clone(), own.count - 1)
+    };
+    // Of the process before.
+    forgive(&history, &unsynced, None);
+    let seed = seed ^ number << 40 ^ lives << 48;
     let fs = connect(&format!("client {number}"), seed, CLIENT_CLOCKS[number as usize - 1]).await?;
     lay_out(&fs).await;
-    let unsynced = Unsynced::default();
     tokio::select! {
         biased;
         () = work(&fs, (number, calls), seed, &history, &unsynced) => {}
         () = watch(&fs, number, !seed, &history, &unsynced) => {}
         () = glimpses(&fs, seed.rotate_left(8), &history, &unsynced) => {}
     }
-    history.borrow_mut().finished += 1;
+    history.borrow_mut().clients[number as usize - 1].is_done = true;
     Ok(())
 }
 
@@ -56,7 +65,15 @@ async fn work(
     let mut files = OpenFiles::open(fs, history.clone(), unsynced.clone()).await;
     let mut turns = Turns::open(fs, number, history.clone()).await;
     let pause = PAUSES[rng.random_range(0..PAUSES.len())];
-    for i in 1..=calls {
+    loop {
+        let i = {
+            let own = &mut history.borrow_mut().clients[number as usize - 1];
+            own.calls += 1;
+            own.calls
+        };
+        if i > calls {
+            break;
+        }
         let spotlight = history.borrow().spotlight;
         let turns_to = |only: Option<usize>| only.is_none_or(|only| only as u64 + 1 == number);
         let spotlight = spotlight.filter(|at| turns_to(at.alone) && rng.random_bool(SPOTLIT));
@@ -221,9 +238,11 @@ async fn set_mode(
         }
         tokio::time::sleep(RETRY_INTERVAL).await;
     };
-    let start = now();
+    let begun = Begun::now(history, register, value);
     let change = SetAttr { mode: Some(value as u32), ..Default::default() };
-    let end = match caller.call(fs.set_attr(ino, None, change)).await {
+    let set = caller.call(fs.set_attr(ino, None, change)).await;
+    let start = begun.over();
+    let end = match set {
         Some(Ok(_)) => {
             history.borrow_mut().answered += 1;
             now()
@@ -257,28 +276,6 @@ impl OpenFiles {
         Self { history, files, unsynced, session: fs.session() }
     }
 
-    /// Whatever was not synced may have been lost, or take effect at any later time; and so what
-    /// was read of it here proves nothing.
-    fn forgive(&mut self, register: Option<usize>) {
-        let mut history = self.history.borrow_mut();
-        let concerned = |(of, _): &mut (usize, usize)| register.is_none_or(|r| r == *of);
-        let gone: Vec<_> = self.unsynced.borrow_mut().extract_if(.., concerned).collect();
-        let written = |of: usize, value| {
-            gone.iter().any(|&(r, at)| r == of && history.registers[of][at].op == Op::Write(value))
-        };
-        let forgiven = |&&(of, at): &&(usize, usize)| match history.registers[of][at].op {
-            Op::Write(_) => true,
-            Op::Read(value) => written(of, value),
-        };
-        let forgiven: Vec<_> = gone.iter().filter(forgiven).copied().collect();
-        for (of, at) in forgiven {
-            let call = &mut history.registers[of][at];
-            // Of what was given up nobody knows when it was buffered.
-            call.lost = call.lost.or((call.end != u64::MAX).then_some(call.end));
-            call.end = u64::MAX;
-        }
-    }
-
     async fn write(
         &mut self,
         fs: &Filesystem,
@@ -287,8 +284,10 @@ impl OpenFiles {
         mut caller: Caller,
         sync: Option<Caller>,
     ) {
-        let (start, handle) = (now(), self.files[&register].handle);
+        let begun = Begun::now(&self.history, register, value);
+        let handle = self.files[&register].handle;
         let written = caller.call(fs.write(handle, 0, &content(register, value))).await;
+        let start = begun.over();
         self.wrote(fs, (register, value), start, written.map(|done| done.map(drop)), sync).await;
     }
 
@@ -307,9 +306,10 @@ impl OpenFiles {
             // What comes of it shows at the next sync.
             let _ = Caller(Some(DROPPED_AFTER)).call(fs.write(handle, 0, b"data")).await;
         }
-        let (start, mode) = (now(), Some(value as u32));
-        let change = SetAttr { mode, ..Default::default() };
+        let begun = Begun::now(&self.history, register, value);
+        let change = SetAttr { mode: Some(value as u32), ..Default::default() };
         let set = caller.call(fs.set_attr(ino, Some(handle), change)).await;
+        let start = begun.over();
         self.wrote(fs, (register, value), start, set.map(|done| done.map(drop)), sync).await;
     }
 
@@ -332,7 +332,7 @@ impl OpenFiles {
             match written {
                 // Who gave up was told of nothing: it is in the buffer, or not.
                 None => self.unsynced.borrow_mut().push((register, at)),
-                Some(_) => self.forgive(Some(register)),
+                Some(_) => forgive(&self.history, &self.unsynced, Some(register)),
             }
             return;
         }
@@ -348,7 +348,7 @@ impl OpenFiles {
         self.check_session(fs);
         match synced {
             Some(Ok(())) => self.unsynced.borrow_mut().retain(|(of, _)| *of != register),
-            Some(Err(_)) => self.forgive(Some(register)),
+            Some(Err(_)) => forgive(&self.history, &self.unsynced, Some(register)),
             None => {}
         }
     }
@@ -362,7 +362,7 @@ impl OpenFiles {
     fn check_session(&mut self, fs: &Filesystem) {
         if fs.session() != self.session {
             self.session = fs.session();
-            self.forgive(None);
+            forgive(&self.history, &self.unsynced, None);
         }
     }
 
@@ -382,9 +382,12 @@ impl OpenFiles {
 }
 
 async fn write(fs: &Filesystem, history: &Shared, register: usize, value: u64, mut caller: Caller) {
-    let (start, name, bytes) = (now(), format!("user.r{register}"), value.to_be_bytes());
+    let (name, bytes) = (format!("user.r{register}"), value.to_be_bytes());
+    let begun = Begun::now(history, register, value);
     let written = fs.set_xattr(InodeId::ROOT, name.as_bytes(), &bytes, 0, false);
-    let end = match caller.call(written).await {
+    let written = caller.call(written).await;
+    let start = begun.over();
+    let end = match written {
         Some(Ok(())) => {
             history.borrow_mut().answered += 1;
             now()

@@ -73,6 +73,9 @@ enum Step {
     Rot(usize),
     /// An admin restarts a daemon whose target has failed.
     RestartFailed(usize),
+    /// Of a daemon: its drive answers nothing, or does again; has no room, or has.
+    Hang(usize, bool),
+    Fill(usize, bool),
     Spotlight(Option<Spotlight>),
     /// A clock is wrong by so many nanoseconds.
     SetClock(usize, i64),
@@ -110,7 +113,7 @@ impl World {
         let servers: Vec<_> = SERVERS.into_iter().filter(|other| *other != name).collect();
         let others: Vec<_> = servers.iter().copied().chain(CLIENTS).chain(DAEMONS).collect();
         let pause = || Step::Pause(PAUSE);
-        let (what, steps) = match self.random.random_range(0..27) {
+        let (what, steps) = match self.random.random_range(0..32) {
             0 => (format!("crash {name}"), vec![Step::Crash(name), pause(), Step::Start(name)]),
             1 => (
                 format!("cut off {name}"),
@@ -136,6 +139,9 @@ impl World {
             23 | 24 => self.cut_one_way(),
             25 => self.cut_off_daemon(),
             26 => self.stopped_client(),
+            27 | 28 => self.kill_clients(),
+            29 | 30 => self.hang_drives(),
+            31 => self.fill_drives(),
             11 | 15 => self.cut_off_client(SESSION, " for long"),
             12 if !self.wiped_target => self.rot(),
             13 => {
@@ -316,6 +322,47 @@ impl World {
         (format!("hold all messages of {client} for long"), steps)
     }
 
+    /// The process of a client, or of all, is killed and started again, perhaps before its session
+    /// is over.
+    fn kill_clients(&mut self) -> (String, Vec<Step>) {
+        let mut killed = CLIENTS.to_vec();
+        if self.random.random_bool(0.7) {
+            killed = vec![CLIENTS[self.random.random_range(0..CLIENTS.len())]];
+        }
+        let pause = if self.random.random_bool(0.3) { SESSION } else { PAUSE };
+        let mut steps: Vec<_> = killed.iter().copied().map(Step::Crash).collect();
+        steps.push(Step::Pause(pause));
+        steps.extend(killed.iter().copied().map(Step::Start));
+        (format!("kill {}", killed.join(" ")), steps)
+    }
+
+    /// Drives that answer nothing, of daemons that live: more than parity makes good, perhaps.
+    fn hang_drives(&mut self) -> (String, Vec<Step>) {
+        let drives = self.some_drives();
+        let pause = if self.random.random_bool(0.3) { LONG } else { PAUSE };
+        let mut steps: Vec<_> = drives.iter().map(|&drive| Step::Hang(drive, true)).collect();
+        steps.push(Step::Pause(pause));
+        steps.extend(drives.iter().map(|&drive| Step::Hang(drive, false)));
+        (format!("drives of {} hang", named(&drives)), steps)
+    }
+
+    fn fill_drives(&mut self) -> (String, Vec<Step>) {
+        let drives = self.some_drives();
+        let pause = if self.random.random_bool(0.3) { SESSION } else { PAUSE };
+        let mut steps: Vec<_> = drives.iter().map(|&drive| Step::Fill(drive, true)).collect();
+        steps.push(Step::Pause(pause));
+        steps.extend(drives.iter().map(|&drive| Step::Fill(drive, false)));
+        (format!("drives of {} are full", named(&drives)), steps)
+    }
+
+    /// One, two or all.
+    fn some_drives(&mut self) -> Vec<usize> {
+        let mut drives: Vec<_> = (0..DAEMONS.len()).collect();
+        drives.rotate_left(self.random.random_range(0..DAEMONS.len()));
+        drives.truncate([1, 1, 2, DAEMONS.len()][self.random.random_range(0..4)]);
+        drives
+    }
+
     fn rot(&mut self) -> (String, Vec<Step>) {
         let any = self.random.random_range(0..DAEMONS.len());
         let daemon = *self.rotten.get_or_insert(any);
@@ -411,6 +458,11 @@ impl World {
     }
 }
 
+fn named(daemons: &[usize]) -> String {
+    let names: Vec<_> = daemons.iter().map(|&daemon| DAEMONS[daemon]).collect();
+    names.join(" ")
+}
+
 impl Script {
     /// Does what is to be done now. Answers whether that was all.
     pub fn go_on(
@@ -449,6 +501,8 @@ impl Script {
                     sim.bounce(DAEMONS[daemon]);
                 }
                 Step::RestartFailed(_) => {}
+                Step::Hang(daemon, hangs) => world.storage[daemon].hang(hangs),
+                Step::Fill(daemon, full) => world.storage[daemon].fill(full),
                 Step::SetClock(clock, wrong_ns) => set_clock(clock, wrong_ns),
                 Step::Spotlight(spotlight) => history.borrow_mut().spotlight = spotlight,
             }

@@ -1,8 +1,8 @@
 //! What all clients saw.
 
 use super::folders::{Table, differ};
+use super::hosts::CLIENTS;
 use super::linear::{Call, MAX_CALLS, Op};
-
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -33,8 +33,77 @@ pub struct History {
     pub broken: Vec<String>,
     pub answered: u64,
     pub unknown: u64,
-    pub finished: usize,
+    pub clients: [Lives; CLIENTS.len()],
     pub spotlight: Option<Spotlight>,
+}
+
+impl History {
+    /// Whether all clients have made all their calls.
+    pub fn is_over(&self) -> bool {
+        self.clients.iter().all(|client| client.is_done)
+    }
+}
+
+/// What outlives the process of a client, which may be killed and started again.
+#[derive(Default)]
+pub struct Lives {
+    /// So many have begun.
+    pub count: u64,
+    /// Calls that were begun.
+    pub calls: u64,
+    pub is_done: bool,
+    pub unsynced: Unsynced,
+}
+
+/// A write of which nobody has heard how it ended. Whoever dies meanwhile never will.
+pub struct Begun {
+    history: Option<Shared>,
+    register: usize,
+    value: u64,
+    pub start: u64,
+}
+
+impl Begun {
+    pub fn now(history: &Shared, register: usize, value: u64) -> Self {
+        Self { history: Some(history.clone()), register, value, start: now() }
+    }
+
+    /// It has ended, or was given up, which its caller notes. Answers when it began.
+    pub fn over(mut self) -> u64 {
+        self.history = None;
+        self.start
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if let Some(history) = self.history.take() {
+            history.borrow_mut().unknown += 1;
+            note(&history, self.register, Call::new(Op::Write(self.value), self.start, u64::MAX));
+        }
+    }
+}
+
+/// Whatever was not synced may have been lost, or take effect at any later time; and so what was
+/// read of it there proves nothing.
+pub fn forgive(history: &Shared, unsynced: &Unsynced, register: Option<usize>) {
+    let mut history = history.borrow_mut();
+    let concerned = |(of, _): &mut (usize, usize)| register.is_none_or(|r| r == *of);
+    let gone: Vec<_> = unsynced.borrow_mut().extract_if(.., concerned).collect();
+    let written = |of: usize, value| {
+        gone.iter().any(|&(r, at)| r == of && history.registers[of][at].op == Op::Write(value))
+    };
+    let forgiven = |&&(of, at): &&(usize, usize)| match history.registers[of][at].op {
+        Op::Write(_) => true,
+        Op::Read(value) => written(of, value),
+    };
+    let forgiven: Vec<_> = gone.iter().filter(forgiven).copied().collect();
+    for (of, at) in forgiven {
+        let call = &mut history.registers[of][at];
+        // Of what was given up nobody knows when it was buffered.
+        call.lost = call.lost.or((call.end != u64::MAX).then_some(call.end));
+        call.end = u64::MAX;
+    }
 }
 
 /// The register that all clients turn to for a while, or one of them does alone.

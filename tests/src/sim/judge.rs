@@ -3,7 +3,7 @@
 use super::calls::{LOOKS, until};
 use super::clients::{get_mode, read};
 use super::history::*;
-use super::hosts::{CLIENT_CLOCKS, CLIENTS, connect};
+use super::hosts::{CLIENT_CLOCKS, connect};
 use super::linear::{Call, Op};
 use super::storage::Host;
 use super::turns;
@@ -15,7 +15,7 @@ use weft_proto::{InodeId, TargetId};
 
 /// Once all clients are done: reads everything back and has it checked.
 pub async fn judge(seed: u64, history: Shared, storage: Vec<Arc<Host>>) -> turmoil::Result {
-    while history.borrow().finished < CLIENTS.len() {
+    while !history.borrow().is_over() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let fs = connect("judge", seed, CLIENT_CLOCKS[0]).await?;

@@ -138,7 +138,8 @@ pub fn run(seed: u64, less: &Less, dir: &Path, cut_power: CutPower) -> Result<Su
     }
     for ((number, name), calls) in (1..).zip(CLIENTS).zip(less.calls) {
         let calls = calls.map_or(CALLS_PER_CLIENT, |calls| calls.min(CALLS_PER_CLIENT));
-        sim.client(name, client(number, seed, calls, history.clone()));
+        let history = history.clone();
+        sim.host(name, move || client(number, seed, calls, history.clone()));
     }
     sim.client("judge", judge(seed, history.clone(), storage.clone()));
     let folders = SERVERS.iter().map(|name| dir.join(name)).collect();
@@ -197,7 +198,7 @@ fn drive(
             seen = ended;
             (now, ended).hash(trace);
         }
-        let all_done = history.borrow().finished == CLIENTS.len();
+        let all_done = history.borrow().is_over();
         if let Some(going) = &mut script {
             if all_done {
                 going.hurry(now);

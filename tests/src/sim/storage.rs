@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use weft_net::buggify::{self, Point};
 use weft_net::{AlignedBuf, Incoming, Outgoing, Service, sim};
-use weft_proto::{Error, ErrorKind, Uuid};
+use weft_proto::{Call, Error, ErrorKind, Uuid, v1};
 use weft_storaged::engine::{Device, Done, Engine, Superblock, Unread};
 use weft_storaged::{Clock, Config, Daemon, Target};
 
@@ -54,6 +54,10 @@ pub struct Host {
     rotted: AtomicBool,
     /// A blank drive came in the place of its drive.
     replaced: AtomicBool,
+    /// Nothing that its drive does ends.
+    hangs: watch::Sender<bool>,
+    /// It takes in no more chunks.
+    full: AtomicBool,
 }
 
 /// A drive in memory.
@@ -100,6 +104,8 @@ impl Host {
             failed: AtomicBool::new(false),
             rotted: AtomicBool::new(false),
             replaced: AtomicBool::new(false),
+            hangs: watch::Sender::new(false),
+            full: AtomicBool::new(false),
         })
     }
 
@@ -126,6 +132,21 @@ impl Host {
     /// One read in `every` fails from now on; 0: all succeed.
     pub fn fail_reads(&self, every: u32) {
         lock(&self.disk.state).bad_reads = every;
+    }
+
+    /// From now on nothing ends that its drive is asked for, while the daemon lives; or all does.
+    pub fn hang(&self, hangs: bool) {
+        self.hangs.send_replace(hangs);
+    }
+
+    async fn is_there(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.hangs.subscribe().wait_for(|hangs| !hangs).await;
+    }
+
+    /// There is no room for another chunk from now on, or there is.
+    pub fn fill(&self, full: bool) {
+        self.full.store(full, Ordering::SeqCst);
     }
 
     /// Some blocks with data are other bytes from now on.
@@ -313,7 +334,12 @@ impl Service for Delayed {
     async fn call(&self, request: Incoming) -> weft_proto::Result<Outgoing> {
         let delay = lock(&self.host.random).random_range(0..SLOWEST);
         tokio::time::sleep(Duration::from_micros(delay)).await;
+        self.host.is_there().await;
+        if request.op == v1::PutRequest::OP && self.host.full.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::NoSpace, "the drive is full"));
+        }
         let answer = self.service.call(request).await;
+        self.host.is_there().await;
         buggify::pause(Point::DaemonLate).await;
         answer
     }

@@ -57,34 +57,15 @@ impl Turns {
             // It may have been taken: whatever is this owner's goes with the close.
             Err(_) => return self.open_again(fs, turn).await,
         }
-        let place = self.history.borrow().folders.place(turn);
-        let mut folder = {
-            let table = &mut self.history.borrow_mut().folders;
-            let folder = table.folder(place);
-            folder.inside += 1;
-            let (inside, folder) = (folder.inside, folder.clone());
-            if inside > 1 {
-                table.wrong.push((place, format!("{inside} hold its lock")));
-            }
-            folder
-        };
-        let done = self.visit(fs, place, &mut folder, random).await;
+        let (mut visit, mut folder) = Visit::begin(&self.history, turn);
+        let done = self.visit(fs, visit.place, &mut folder, random).await;
         let sure = done.is_ok() && fs.session() == session;
-        {
-            let mut history = self.history.borrow_mut();
-            let inside = history.folders.folder(place).inside - 1;
-            if sure {
-                history.answered += 1;
-                *history.folders.folder(place) = Folder { inside, ..folder };
-            } else {
-                history.unknown += 1;
-                history.folders.folder(place).inside = inside;
-                history.folders.give_up(place);
-            }
-        }
+        visit.end(sure.then_some(folder));
         let unlocked = fs.set_lock(self.locks[turn], self.lock(LockKind::None)).await;
-        if unlocked.is_err() || fs.session() != session {
-            self.history.borrow_mut().folders.give_up(place);
+        visit.gives_up = !sure || unlocked.is_err() || fs.session() != session;
+        let gave_up = visit.gives_up;
+        drop(visit);
+        if gave_up {
             self.open_again(fs, turn).await;
         }
     }
@@ -175,6 +156,60 @@ impl Turns {
         let handle = fs.open(file.ino, OpenFlags::default()).await?.handle;
         self.kept = Some(Kept { place, handle, ino: file.ino, session });
         Ok(())
+    }
+}
+
+/// Somebody holds the lock of a folder, as far as he knows. Who dies meanwhile does not know what
+/// became of his changes.
+struct Visit {
+    history: Shared,
+    place: Place,
+    is_inside: bool,
+    /// The folder is given up when this is dropped.
+    gives_up: bool,
+}
+
+impl Visit {
+    /// Answers what must be there as well.
+    fn begin(history: &Shared, turn: usize) -> (Self, Folder) {
+        let table = &mut history.borrow_mut().folders;
+        let place = table.place(turn);
+        let folder = table.folder(place);
+        folder.inside += 1;
+        let (inside, folder) = (folder.inside, folder.clone());
+        if inside > 1 {
+            table.wrong.push((place, format!("{inside} hold its lock")));
+        }
+        (Self { history: history.clone(), place, is_inside: true, gives_up: true }, folder)
+    }
+
+    /// Nothing more is done there, and this is there from now on, if that is known.
+    fn end(&mut self, known: Option<Folder>) {
+        let history = &mut *self.history.borrow_mut();
+        self.is_inside = false;
+        let folder = history.folders.folder(self.place);
+        folder.inside -= 1;
+        match known {
+            Some(known) => {
+                *folder = Folder { inside: folder.inside, ..known };
+                history.answered += 1;
+            }
+            None => {
+                history.unknown += 1;
+                history.folders.give_up(self.place);
+            }
+        }
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        if self.is_inside {
+            self.end(None);
+        }
+        if self.gives_up {
+            self.history.borrow_mut().folders.give_up(self.place);
+        }
     }
 }
 
