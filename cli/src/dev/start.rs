@@ -441,7 +441,7 @@ fn what_is_missing(reply: &StatusReply, targets: usize) -> Option<String> {
     }
 }
 
-/// What a new group has not agreed on before each of its servers was heard, as batches, is not used.
+/// What a server may not know, as batches, a new group does not use before it has heard that one.
 fn silent(reply: &StatusReply, servers: usize) -> Option<String> {
     let heard = 1 + reply.members.iter().filter(|m| m.active && m.matched_index > 0).count();
     let waiting = format!("waiting for the metadata servers: {heard} of {servers} are heard");

@@ -7,6 +7,7 @@ mod entries;
 mod hand_over;
 mod log;
 mod make;
+mod numbers;
 mod open_table;
 mod opens;
 mod owed;

@@ -3,7 +3,7 @@
 use super::content::Slot;
 use super::entries::{Call, Of, What};
 use super::log::ChangeLog;
-use super::make::MIN_NUMBERS;
+use super::numbers::MIN_NUMBERS;
 use crate::Options;
 use crate::meta::Group;
 use std::sync::Arc;

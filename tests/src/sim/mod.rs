@@ -29,6 +29,7 @@
 
 mod calls;
 mod clients;
+mod drive;
 mod faults;
 mod folders;
 mod history;

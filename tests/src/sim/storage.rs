@@ -1,32 +1,25 @@
-//! The storage of a simulated cluster: the real daemon and the real engine on drives in memory,
-//! which lose what was not flushed when the power is cut, err when they are read, and can be
-//! replaced by blank ones.
+//! The storage of a simulated cluster: the real daemon and the real engine on drives in memory
+//! ([`super::drive`]), which can be replaced by blank ones, hang and be full.
 //!
 //! An engine has threads. The simulation stands still while one of them works
 //! ([`Device::is_simulated`]), so that whatever is done at a target happens at one moment of
 //! simulated time, and a seed decides all of it.
 
+use super::drive::{Disk, Drive, lock};
 use anyhow::{Context, Result};
-use bytes::Bytes;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
 use weft_net::buggify::{self, Point};
-use weft_net::{AlignedBuf, Incoming, Outgoing, Service, sim};
-use weft_proto::{Call, Error, ErrorKind, Uuid, v1};
-use weft_storaged::engine::{Device, Done, Engine, Superblock, Unread};
+use weft_net::{Incoming, Outgoing, Service, sim};
+use weft_proto::{Call, Error, ErrorKind, v1};
+use weft_storaged::engine::{Engine, Unread};
 use weft_storaged::{Clock, Config, Daemon, Target};
 
-/// Bytes of a target: small, so that its journal wraps and its index is found too old now and then.
-const SIZE: u64 = 4 << 20;
-const JOURNAL: u64 = 64;
-const BLOCK: usize = 4096;
-/// Blocks that rot at once, of all there are.
-const ROTTEN: usize = 100;
 /// How often an admin looks whether a target has failed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Between two attempts to open a target that could not be.
@@ -46,7 +39,7 @@ pub struct Host {
     /// The index, and what of it is durable.
     index: PathBuf,
     durable: PathBuf,
-    disk: Disk,
+    disk: Arc<Disk>,
     random: Mutex<SmallRng>,
     /// The target takes no writes until the daemon is restarted.
     failed: AtomicBool,
@@ -60,29 +53,6 @@ pub struct Host {
     full: AtomicBool,
 }
 
-/// A drive in memory.
-struct Disk {
-    state: Mutex<State>,
-    /// Which daemon may use it: those that were killed may not.
-    generation: AtomicU64,
-}
-
-struct State {
-    image: Vec<u8>,
-    superblock: Superblock,
-    /// What unflushed writes covered, in their order.
-    unflushed: Vec<(usize, Vec<u8>)>,
-    /// One read in so many fails; 0: none.
-    bad_reads: u32,
-    random: SmallRng,
-}
-
-/// The disk as one daemon has it.
-struct Drive {
-    host: Arc<Host>,
-    generation: u64,
-}
-
 impl Host {
     pub fn new(
         name: &'static str,
@@ -92,14 +62,14 @@ impl Host {
         seed: u64,
     ) -> Arc<Self> {
         let mut random = SmallRng::seed_from_u64(seed);
-        let state = State::blank(&mut random);
+        let disk = Arc::new(Disk::blank(&mut random));
         Arc::new(Self {
             name,
             port,
             metadata,
             index: dir.join(format!("{name}.index")),
             durable: dir.join(format!("{name}.durable")),
-            disk: Disk { state: Mutex::new(state), generation: AtomicU64::new(0) },
+            disk,
             random: Mutex::new(random),
             failed: AtomicBool::new(false),
             rotted: AtomicBool::new(false),
@@ -116,12 +86,7 @@ impl Host {
     /// What happens to the drive while its host is down: of what was not flushed, nothing is left,
     /// and of the index what was durable when its daemon started, or with `lost` nothing.
     pub fn cut_power(&self, lost: bool) -> Result<()> {
-        self.disk.generation.fetch_add(1, Ordering::SeqCst);
-        let mut state = lock(&self.disk.state);
-        while let Some((off, before)) = state.unflushed.pop() {
-            state.image[off..off + before.len()].copy_from_slice(&before);
-        }
-        drop(state);
+        self.disk.cut_power();
         remove(&self.index)?;
         if !lost && self.durable.exists() {
             copy(&self.durable, &self.index)?;
@@ -131,7 +96,7 @@ impl Host {
 
     /// One read in `every` fails from now on; 0: all succeed.
     pub fn fail_reads(&self, every: u32) {
-        lock(&self.disk.state).bad_reads = every;
+        self.disk.fail_reads(every);
     }
 
     /// From now on nothing ends that its drive is asked for, while the daemon lives; or all does.
@@ -152,16 +117,7 @@ impl Host {
     /// Some blocks with data are other bytes from now on.
     pub fn rot(&self) {
         self.rotted.store(true, Ordering::SeqCst);
-        let state = &mut *lock(&self.disk.state);
-        let first = state.superblock.data_block as usize;
-        for _ in 0..ROTTEN {
-            let block = state.random.random_range(first..SIZE as usize / BLOCK - 1);
-            let at = block * BLOCK + state.random.random_range(0..BLOCK);
-            // Blocks that were never written are left as they are.
-            if state.image[block * BLOCK..][..BLOCK].iter().any(|byte| *byte != 0) {
-                state.image[at] ^= 1 << state.random.random_range(0..8);
-            }
-        }
+        self.disk.rot();
     }
 
     pub fn was_replaced(&self) -> bool {
@@ -181,8 +137,7 @@ impl Host {
     /// Puts a blank drive in its place, formatted as an admin would.
     pub fn replace(&self) -> Result<()> {
         self.replaced.store(true, Ordering::SeqCst);
-        self.disk.generation.fetch_add(1, Ordering::SeqCst);
-        *lock(&self.disk.state) = State::blank(&mut lock(&self.random));
+        self.disk.replace(&mut lock(&self.random));
         remove(&self.index)?;
         remove(&self.durable)
     }
@@ -227,99 +182,13 @@ impl Host {
     }
 
     fn open(self: &Arc<Self>) -> weft_proto::Result<Engine> {
-        let generation = self.disk.generation.load(Ordering::SeqCst);
-        let drive = Arc::new(Drive { host: self.clone(), generation });
-        // As written last, by the engine itself.
-        let superblock = {
-            let state = lock(&self.disk.state);
-            Superblock::decode(&state.image[..4096]).unwrap_or_else(|_| state.superblock.clone())
-        };
+        let (drive, superblock) = Drive::attach(&self.disk);
+        let drive = Arc::new(drive);
         let (name, index) = (PathBuf::from(self.name), self.index.clone());
         let engine = Engine::on_device(drive, superblock, &name, &index, &mut Unread::default())?;
         let kept = remove(&self.durable).and_then(|()| copy(&self.index, &self.durable));
         kept.map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
         Ok(engine)
-    }
-}
-
-impl State {
-    fn blank(random: &mut SmallRng) -> Self {
-        let superblock = Superblock {
-            uuid: Uuid(random.random()),
-            salt: random.random(),
-            journal_blocks: JOURNAL,
-            data_block: 1 + JOURNAL,
-            ..Superblock::new(SIZE)
-        };
-        let mut image = vec![0; SIZE as usize];
-        let encoded = superblock.encode();
-        image[..4096].copy_from_slice(encoded.as_ref());
-        image[SIZE as usize - 4096..].copy_from_slice(encoded.as_ref());
-        let random = SmallRng::seed_from_u64(random.random());
-        Self { image, superblock, unflushed: Vec::new(), bad_reads: 0, random }
-    }
-
-    fn write(&mut self, off: u64, pieces: &[Bytes]) {
-        let mut at = off as usize;
-        for piece in pieces {
-            let covered = &mut self.image[at..at + piece.len()];
-            self.unflushed.push((at, covered.to_vec()));
-            covered.copy_from_slice(piece);
-            at += piece.len();
-        }
-    }
-}
-
-impl Drive {
-    /// The drive, unless the daemon that asks is gone.
-    fn state(&self) -> io::Result<MutexGuard<'_, State>> {
-        let state = lock(&self.host.disk.state);
-        match self.host.disk.generation.load(Ordering::SeqCst) == self.generation {
-            true => Ok(state),
-            false => Err(io::Error::other("the power is off")),
-        }
-    }
-
-    fn read_now(&self, off: u64, len: usize) -> io::Result<AlignedBuf> {
-        let mut state = self.state()?;
-        if state.bad_reads > 0 {
-            let bad_reads = state.bad_reads;
-            if state.random.random_range(0..bad_reads) == 0 {
-                return Err(io::Error::from_raw_os_error(libc::EIO));
-            }
-        }
-        let mut buffer = AlignedBuf::take(len);
-        buffer.as_mut_slice().copy_from_slice(&state.image[off as usize..off as usize + len]);
-        Ok(buffer)
-    }
-}
-
-impl Device for Drive {
-    fn size(&self) -> u64 {
-        SIZE
-    }
-
-    fn is_simulated(&self) -> bool {
-        true
-    }
-
-    fn read(&self, off: u64, len: usize) -> Done<AlignedBuf> {
-        ready(self.read_now(off, len))
-    }
-
-    fn write(&self, off: u64, pieces: Vec<Bytes>) -> Done<()> {
-        ready(self.state().map(|mut state| state.write(off, &pieces)))
-    }
-
-    fn commit(&self, off: u64, piece: Bytes) -> Done<()> {
-        ready(self.state().map(|mut state| {
-            state.write(off, &[piece]);
-            state.unflushed.clear();
-        }))
-    }
-
-    fn flush(&self) -> Done<()> {
-        ready(self.state().map(|mut state| state.unflushed.clear()))
     }
 }
 
@@ -347,17 +216,6 @@ impl Service for Delayed {
 
 fn simulated_s() -> u64 {
     turmoil::since_epoch().map_or(0, |t| t.as_secs())
-}
-
-fn ready<T>(result: io::Result<T>) -> Done<T> {
-    let (sender, done) = Done::channel();
-    // Nobody may wait for it.
-    let _ = sender.send(result);
-    done
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn remove(dir: &Path) -> Result<()> {
