@@ -4,7 +4,7 @@
 //! answered once and the kernel does not ask again.
 
 use crate::abi::{Errno, Header, Op, Reply, Request};
-use crate::dcache::Dcache;
+use crate::dcache::{Dcache, Elsewhere};
 use crate::handler::{Handler, Outcome};
 use crate::root::Root;
 use crate::set_ids::{self, Caller};
@@ -21,6 +21,8 @@ const DIR_PAGE: u32 = 512;
 /// kernels ask for before every write. There are no labels, which `ls -l` asks for of every name.
 const REFUSED: [&[u8]; 2] = [b"security.capability", b"security.selinux"];
 
+/// How often a file is made that others make and remove all the while, before the kernel is told.
+const CREATES: usize = 16;
 /// Most bytes that the older form of a copy can say it has copied, in whole pages.
 const COPY_32: u64 = 0xffff_f000;
 
@@ -189,17 +191,24 @@ impl Handler for Adapter {
                 Outcome::working(async move {
                     // The kernel takes what this opens for new, and checks no permissions.
                     let new = OpenFlags { exclusive: true, ..wanted };
-                    let mut opened = fs.create(ino, &name, mode, by, new).await;
-                    if opened.as_ref().is_err_and(|e| e.kind == ErrorKind::Exists)
-                        && !wanted.exclusive
-                    {
-                        let uid = header.uid;
-                        match dcache.open_new_elsewhere(&fs, ino, &name, uid, flags as i32).await {
-                            Some(there) => opened = Ok(there),
-                            None => return Err(Errno(libc::ESTALE)),
+                    for _ in 0..CREATES {
+                        let made = fs.create(ino, &name, mode, by, new).await;
+                        let is_there = made.as_ref().is_err_and(|e| e.kind == ErrorKind::Exists);
+                        if !is_there || wanted.exclusive {
+                            return reply::created(made, |attr| {
+                                dcache.new_entry(&fs, ino, name, thread, attr)
+                            });
+                        }
+                        let (of, by) = ((ino, &name), (thread, header.uid));
+                        match dcache.open_new_elsewhere(&fs, of, by, flags as i32).await {
+                            Elsewhere::Opened(there, entry) => {
+                                return reply::created(Ok(there), |_| entry);
+                            }
+                            Elsewhere::Gone => {}
+                            Elsewhere::MayNot => break,
                         }
                     }
-                    reply::created(opened, |attr| dcache.new_entry(&fs, ino, name, thread, attr))
+                    Err(Errno(libc::ESTALE))
                 })
             }
             Op::TmpFile { mode, umask, flags } => {

@@ -7,32 +7,39 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::runtime::Runtime;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tokio::runtime::{Handle, Runtime};
 use weft_client::{Creator, Filesystem, OpenFlags};
 use weft_fuse::abi::{Header, Op, Reply, Request};
 use weft_fuse::{Adapter, Handler, Options, Outcome, mount_handler};
 use weft_proto::InodeId;
 use weft_tests::{Cluster, path, run};
 
-/// Answers as the adapter does; but the file is made by another mount after the kernel was told,
-/// once, that there is none.
+/// Answers as the adapter does; but the file is made by another mount after the kernel was told
+/// that there is none. If it `goes`, that removes it before the kernel looks once more, and so on.
 struct Overtaken {
     adapter: Adapter,
     other: Filesystem,
     name: &'static str,
     mode: u32,
-    made: AtomicBool,
+    goes: bool,
+    looks: AtomicU32,
 }
 
 impl Handler for Overtaken {
     fn handle(&self, request: &Request<'_>) -> Outcome {
         let sought = matches!(request.op, Op::Lookup { name } if name == self.name.as_bytes());
-        let outcome = self.adapter.handle(request);
-        if !sought || self.made.swap(true, Ordering::SeqCst) {
-            return outcome;
-        }
+        let looks = if sought { self.looks.fetch_add(1, Ordering::SeqCst) } else { 9 };
         let (other, name, mode) = (self.other.clone(), self.name, self.mode);
+        if looks > u32::from(self.goes) {
+            return self.adapter.handle(request);
+        }
+        if looks > 0 {
+            let fs = other.clone();
+            let remove = async move { fs.unlink(InodeId::ROOT, name.as_bytes()).await };
+            Handle::current().block_on(remove).expect("the other mount removes it");
+        }
+        let outcome = self.adapter.handle(request);
         Outcome::working(async move {
             let answer = match outcome {
                 Outcome::Working(work) | Outcome::Waiting(work, _) => work.await,
@@ -180,11 +187,12 @@ fn what_another_mount_made_meanwhile_is_opened_by_whom_it_allows_only() -> Resul
         Ok(cluster.address()?.split(',').map(str::to_owned).collect())
     };
     let runtime = Runtime::new()?;
-    let private = (0o600, "echo more >> \"$1\"", "content", false);
-    let public = (0o666, "echo more >> \"$1\"", "contentmore\n", true);
-    let cut = (0o666, "echo more > \"$1\"", "more\n", true);
-    for (name, (mode, script, left, allowed)) in
-        [("private", private), ("public", public), ("cut", cut)]
+    let private = (0o600, "echo more >> \"$1\"", "content", false, false);
+    let groups = (0o660, "echo more >> \"$1\"", "content", false, false);
+    let public = (0o666, "echo more >> \"$1\"", "contentmore\n", true, true);
+    let cut = (0o666, "echo more > \"$1\"", "more\n", true, true);
+    for (name, (mode, script, left, allowed, goes)) in
+        [("private", private), ("groups", groups), ("public", public), ("cut", cut)]
     {
         let connect = || -> Result<Filesystem> {
             let options = weft_client::Options::new(servers()?, cluster.transport()?);
@@ -192,8 +200,9 @@ fn what_another_mount_made_meanwhile_is_opened_by_whom_it_allows_only() -> Resul
         };
         let (fs, other) = (connect()?, connect()?);
         let adapter = Adapter::new(fs.clone());
-        let made = AtomicBool::new(false);
-        let handler = Arc::new(Overtaken { adapter, other: other.clone(), name, mode, made });
+        let (looks, other) = (AtomicU32::new(0), other.clone());
+        let handler =
+            Arc::new(Overtaken { adapter, other: other.clone(), name, mode, goes, looks });
         let at = cluster.scratch(&format!("at {name}"))?;
         let above = at.parent().context("a folder above")?;
         fs::set_permissions(above, fs::Permissions::from_mode(0o755))?;
@@ -203,7 +212,10 @@ fn what_another_mount_made_meanwhile_is_opened_by_whom_it_allows_only() -> Resul
         let file = at.join(name);
         let out = as_nobody(&["sh", "-c", script, "sh", path(&file)])?;
         let told = String::from_utf8_lossy(&out.stderr).into_owned();
-        ensure!(handler.made.load(Ordering::SeqCst), "the kernel did not look: {told}");
+        // What whoever asks may have for certain is opened at once.
+        let looks = handler.looks.swap(9, Ordering::SeqCst);
+        ensure!(looks == 1 || looks > 1 && !allowed, "the kernel looked {looks} times: {told}");
+        ensure!(looks > 1 || allowed, "it did not look again: {told}");
         ensure!(out.status.success() == allowed, "{name}: {}, {told}", out.status);
         ensure!(allowed || told.contains("ermission denied"), "{told}");
         let text = fs::read_to_string(&file)?;

@@ -121,6 +121,12 @@ pub(super) struct Lost {
     pub(super) last: Option<Error>,
 }
 
+/// The change of a directory's times alone.
+pub(super) fn touch(dir: InodeId, at_ns: i64) -> Step {
+    let op = v1::SetAttrOp { ino: dir.0, mtime_ns: Some(at_ns), ..Default::default() };
+    Step { at_ns, op: Some(Do::SetAttr(op)), ..Step::default() }
+}
+
 /// What a step was, for people.
 pub(super) fn describe(step: &Step) -> String {
     let name = |dir: u64, name: &[u8]| {
@@ -146,23 +152,6 @@ pub(super) fn describe(step: &Step) -> String {
 }
 
 impl Table {
-    /// The directory from which something that was made here was removed, and when, if that is in
-    /// the log of this session.
-    pub(super) fn removal_of(&self, ino: InodeId) -> Option<(InodeId, i64)> {
-        self.made.get(&ino)?.entries.iter().rev().find_map(|seq| {
-            let What::Step(step) = &self.this[self.find(*seq)?].what else { return None };
-            match &step.op {
-                Some(Do::Unlink(v1::UnlinkOp { parent, .. }))
-                | Some(Do::RmDir(v1::RmDirOp { parent, .. }))
-                    if step.ino == ino.0 =>
-                {
-                    Some((InodeId(*parent), step.at_ns))
-                }
-                _ => None,
-            }
-        })
-    }
-
     pub(super) fn queue(&mut self, of: Of) -> &mut VecDeque<Entry> {
         match of {
             Of::This => &mut self.this,

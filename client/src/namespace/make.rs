@@ -1,7 +1,7 @@
 //! What is done here without asking: each change is made to what is known under the leases, if they
 //! allow it, and put into the log.
 
-use super::entries::{Of, Stage, Table, What};
+use super::entries::{Of, Stage, Table, What, touch};
 use super::log::{ChangeLog, MAX_PENDING};
 use crate::cache::Changed;
 use crate::types::{Attr, ModeList};
@@ -170,12 +170,12 @@ impl ChangeLog {
             return false;
         }
         let mut table = self.table.lock();
-        let Some((dir, at_ns)) = table.removal_of(ino).filter(|_| !is_open(ino)) else {
-            return false;
-        };
+        let Some(removal) = table.removal_of(ino).filter(|_| !is_open(ino)) else { return false };
+        // Its place in the log is that of the time which it left.
         let never_was = self.never_was(&mut table, ino);
         if never_was {
-            self.touched(&mut table, dir, at_ns);
+            table.merge_touches(removal);
+            self.counted(&table);
         }
         never_was
     }
@@ -186,11 +186,12 @@ impl ChangeLog {
     }
 
     /// Takes all entries of something that was made here out of the log, if the group has not heard
-    /// of any and they are about nothing else. Answers whether it did.
+    /// of any and they are about nothing else. A removal leaves its directory the time. Answers
+    /// whether it did.
     fn never_was(&self, table: &mut Table, ino: InodeId) -> bool {
         let Some(made) = table.made.get(&ino) else { return false };
         let session = self.group.sessions.current().id;
-        let (mut at, mut own) = (Vec::new(), true);
+        let (mut at, mut removals, mut own, mut makes) = (Vec::new(), Vec::new(), true, false);
         for seq in &made.entries {
             // Others were told, or never were themselves.
             let Some(found) = table.find(*seq) else { continue };
@@ -199,18 +200,25 @@ impl ChangeLog {
             own &= match &entry.what {
                 What::Content(_, stage) => matches!(stage, Stage::Waiting(_)),
                 What::Step(step) => match &step.op {
-                    Some(Do::Make(op)) => op.ino == ino.0,
+                    Some(Do::Make(op)) => {
+                        makes |= op.ino == ino.0;
+                        op.ino == ino.0
+                    }
                     Some(Do::SetAttr(_) | Do::SetXattr(_) | Do::RemoveXattr(_)) => true,
-                    Some(Do::Unlink(_) | Do::RmDir(_)) => step.ino == ino.0,
+                    Some(Do::Unlink(_) | Do::RmDir(_)) if step.ino == ino.0 => {
+                        removals.push(found);
+                        continue;
+                    }
                     _ => false,
                 },
             };
             at.push(found);
         }
-        if !own || made.failed.is_some() || at.is_empty() {
+        if !own || !makes || made.failed.is_some() {
             return false;
         }
         table.forget_all(ino);
+        removals.into_iter().for_each(|found| table.leave_time(found));
         for found in at.into_iter().rev() {
             table.remove(Of::This, found);
         }
@@ -221,20 +229,9 @@ impl ChangeLog {
 
     /// What came and went in a directory leaves its times.
     fn touched(&self, table: &mut Table, dir: InodeId, at_ns: i64) {
-        let last = table.this.back_mut().filter(|entry| !entry.sent);
-        if let Some(What::Step(step)) = last.map(|entry| &mut entry.what)
-            && let Some(Do::SetAttr(op)) = &mut step.op
-            && *op == touch(dir, op.mtime_ns)
-        {
-            (op.mtime_ns, step.at_ns) = (Some(at_ns), at_ns);
-            return self.counted(table);
-        }
-        let op = Some(Do::SetAttr(touch(dir, Some(at_ns))));
-        self.push(table, Step { at_ns, op, ..Step::default() });
+        self.push(table, touch(dir, at_ns));
+        let newest = table.tail();
+        table.merge_touches(newest);
+        self.counted(table);
     }
-}
-
-/// The change of a directory's times alone.
-fn touch(dir: InodeId, mtime_ns: Option<i64>) -> v1::SetAttrOp {
-    v1::SetAttrOp { ino: dir.0, mtime_ns, ..Default::default() }
 }

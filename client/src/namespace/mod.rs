@@ -12,6 +12,7 @@ mod open_table;
 mod opens;
 mod owed;
 mod publish;
+mod removed;
 mod requests;
 mod told;
 

@@ -122,7 +122,7 @@ async fn a_tree_that_went_is_told_unless_it_is_forgotten_before() {
     assert!(!log.forgotten(InodeId(f), |_| true), "it was opened meanwhile");
     assert!(!log.forgotten(InodeId(dir), |_| false), "its file may be told of still");
     assert!(log.forgotten(InodeId(f), |_| false) && !log.has(InodeId(f)));
-    assert_eq!(waits(&log), ["make", "rmdir", "setattr"]);
+    assert_eq!(waits(&log), ["make", "setattr", "rmdir"], "in the place of the removal");
     assert!(log.forgotten(InodeId(dir), |_| false));
     // The root has changed all the same.
     assert_eq!(waits(&log), ["setattr"]);
@@ -133,6 +133,39 @@ async fn a_tree_that_went_is_told_unless_it_is_forgotten_before() {
     assert!(rename(&log, (ROOT, "a"), (ROOT, "b")).is_some());
     assert!(!log.forgotten(InodeId(a), |_| false) && !log.forgotten(InodeId(b), |_| false));
     assert_eq!(waits(&log), ["setattr", "make", "make", "rename"]);
+}
+
+/// The time of a removal stays in its place, in front of what came later.
+#[tokio::test]
+async fn what_is_forgotten_late_leaves_an_early_time() {
+    let log = alone();
+    let a = file(&log, ROOT, "a");
+    let removed = |name: &'static str, now| {
+        let op = v1::UnlinkOp { parent: ROOT, name: name.into() };
+        log.unlink(op, now, |_| true).unwrap().0
+    };
+    assert_eq!(removed("a", 6), InodeId(a));
+    let times = v1::SetAttrOp { ino: ROOT, mtime_ns: Some(1), ..Default::default() };
+    log.set_attr(times, None, 7).unwrap();
+    file(&log, ROOT, "b");
+    assert!(log.forgotten(InodeId(a), |_| false));
+    // What somebody has set is later, and stays.
+    assert_eq!(waits(&log), ["setattr", "make"]);
+    let mtime = |log: &Arc<ChangeLog>| match &log.table.lock().this[0].what {
+        What::Step(step) => match &step.op {
+            Some(Do::SetAttr(op)) => op.mtime_ns,
+            _ => None,
+        },
+        What::Content(..) => None,
+    };
+    assert_eq!(mtime(&log), Some(1));
+    // Many leave one time.
+    for name in ["c", "d", "e"] {
+        let ino = InodeId(file(&log, ROOT, name));
+        removed(name, 9);
+        assert!(log.forgotten(ino, |_| false));
+    }
+    assert_eq!(waits(&log), ["setattr", "make", "setattr"]);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Answers recalls: leases that the leader wants back are revoked here.
 
-use super::release::Releaser;
+use super::release::{MAX_BATCH, Releaser};
 use super::supervisor::Supervisor;
 use crate::file::Files;
 use crate::meta::Group;
@@ -72,6 +72,7 @@ pub(crate) async fn run(
 /// request, as when the group is rid of a tree of which this mount knew each name.
 async fn revoke(releaser: &Releaser, files: &Files, recalls: Vec<Recall>) {
     let at_once = recalls.len().max(1);
+    let told_at_once = at_once.min(MAX_BATCH);
     let revoked = recalls.into_iter().map(|recall| async move {
         if recall.of_map {
             may_map(releaser, files, recall).await;
@@ -79,7 +80,7 @@ async fn revoke(releaser: &Releaser, files: &Files, recalls: Vec<Recall>) {
         }
         releaser.release(files, recall).await
     });
-    let revoked = stream::iter(revoked).buffer_unordered(at_once).ready_chunks(at_once);
+    let revoked = stream::iter(revoked).buffer_unordered(at_once).ready_chunks(told_at_once);
     // None waits for an answer that is under way.
     revoked
         .for_each_concurrent(None, |answers| async {

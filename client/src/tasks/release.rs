@@ -30,6 +30,9 @@ use weft_proto::{ErrorKind, InodeId, SessionId, v1};
 /// Pause before what could not be told is told again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
+/// Leases that are given back in one request.
+pub(super) const MAX_BATCH: usize = 4096;
+
 /// What the leader is told, and what waits until it was: who wants a new lease, and who would cache
 /// above.
 pub(super) type Return<'a> = (Item, Answering<'a>, Option<Taken>);

@@ -1,6 +1,6 @@
 //! Gives back leases that this mount has no use for.
 
-use super::release::Releaser;
+use super::release::{MAX_BATCH, Releaser};
 use super::supervisor::Supervisor;
 use crate::file::Files;
 use futures_util::stream::{self, StreamExt};
@@ -12,8 +12,6 @@ use weft_proto::v1::recalls_reply::Recall;
 
 /// Leases that are given up unasked are gathered for this long: nobody waits for them.
 const GATHER_INTERVAL: Duration = Duration::from_millis(20);
-/// Leases in one request.
-const MAX_BATCH: usize = 4096;
 /// So long nothing more is given up while some of it cannot be flushed.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -7,7 +7,16 @@ use crate::reply;
 use bytes::Bytes;
 use std::time::Duration;
 use weft_client::{Access, Attr, FileKind, Filesystem, OpenFlags, Opened, allows_in_any_group};
-use weft_proto::{InodeId, Result};
+use weft_proto::{ErrorKind, InodeId, Result};
+
+/// What became of a name that could not be made, since it was there.
+pub enum Elsewhere {
+    Opened(Opened, Entry),
+    /// It is not there any more.
+    Gone,
+    /// The kernel has to look for itself. It does so once.
+    MayNot,
+}
 
 impl Dcache {
     /// What a request has made in a directory, or given a name there.
@@ -38,18 +47,42 @@ impl Dcache {
 
     /// Opens what another mount has made after the kernel was told that there is no such name, if
     /// that is not to be told apart from what is made now: the kernel does not know it, and checks
-    /// no permissions of what a CREATE opens. `None`: it has to come again, and look. It does that
-    /// once, so that who opens a name that comes and goes elsewhere would get ESTALE.
+    /// no permissions of what a CREATE opens.
     pub async fn open_new_elsewhere(
+        &self,
+        fs: &Filesystem,
+        (dir, name): (InodeId, &Bytes),
+        (thread, uid): (u32, u32),
+        flags: i32,
+    ) -> Elsewhere {
+        let opened = match self.open_if_allowed(fs, dir, name, uid, flags).await {
+            Ok(Some(opened)) => opened,
+            Ok(None) => return Elsewhere::MayNot,
+            Err(e) if matches!(e.kind, ErrorKind::NotFound | ErrorKind::Stale) => {
+                return Elsewhere::Gone;
+            }
+            Err(_) => return Elsewhere::MayNot,
+        };
+        let ino = opened.attr.ino;
+        if self.0.table.lock().tell(ino.0) {
+            // By another name, meanwhile: what it knows may be newer than what it would be told.
+            let _ = self.forgotten(ino.0, 1);
+            let _ = fs.release(opened.handle).await;
+            return Elsewhere::MayNot;
+        }
+        let name_ttl = self.give_name(fs, dir, name.clone(), Some(ino), None);
+        Elsewhere::Opened(opened, self.entry(thread, &opened.attr, name_ttl))
+    }
+
+    async fn open_if_allowed(
         &self,
         fs: &Filesystem,
         dir: InodeId,
         name: &[u8],
         uid: u32,
         flags: i32,
-    ) -> Option<Opened> {
-        let attr = fs.lookup(dir, name).await.ok()?;
-        let is_known = self.0.table.lock().may_know(attr.ino.0);
+    ) -> Result<Option<Opened>> {
+        let attr = fs.lookup(dir, name).await?;
         let wanted = OpenFlags::from_bits(flags);
         let want = match flags & libc::O_ACCMODE {
             libc::O_RDONLY if !wanted.truncate => Access::READ,
@@ -58,10 +91,13 @@ impl Dcache {
         };
         let may = attr.kind == FileKind::Regular
             && allows_in_any_group(&attr, uid, want)
-            && (!wanted.no_atime || uid == attr.uid);
-        match may && !is_known {
-            true => fs.open(attr.ino, wanted).await.ok(),
-            false => None,
+            && (!wanted.no_atime || uid == attr.uid)
+            && !self.0.table.lock().may_know(attr.ino.0);
+        // The kernel may protect who opens what others have made in a sticky directory.
+        let may = may && (uid == attr.uid || fs.get_attr(dir).await?.mode & libc::S_ISVTX == 0);
+        match may {
+            true => fs.open(attr.ino, wanted).await.map(Some),
+            false => Ok(None),
         }
     }
 

@@ -38,6 +38,7 @@ mod told;
 
 use self::closed::Closed;
 pub use self::content::Content;
+pub use self::entries::Elsewhere;
 use self::table::Table;
 use self::told::Told;
 use crate::abi::{Answer, Header, InitReply, Reply, opcode};

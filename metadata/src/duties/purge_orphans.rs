@@ -77,6 +77,13 @@ async fn look(
         let orphans: Vec<_> = orphans.into_iter().filter(|ino| ino.number() < end).collect();
         let Some(&to) = orphans.last() else { return Ok(left) };
         let orphans: Vec<_> = orphans.into_iter().filter(|ino| nameless.is_due(*ino)).collect();
+        if orphans.is_empty() {
+            after = to;
+            if whole {
+                continue;
+            }
+            return Ok(left);
+        }
         // Creates and opens that the scan may have seen the end of are in the table only when the
         // event loop has dealt with their entries.
         node.settled(node.state.applied()).await?;

@@ -30,24 +30,24 @@ const DROPPED_AFTER: Duration = Duration::from_millis(60);
 
 /// One client, to its end. If it is killed before, the next process goes on with the next call.
 pub async fn client(number: u64, seed: u64, calls: u64, history: Shared) -> turmoil::Result {
-    let (unsynced, lives) = {
+    let own = {
         let own = &mut history.borrow_mut().clients[number as usize - 1];
         if own.is_done {
             return Ok(());
         }
         own.count += 1;
-        (own.unsynced.clone(), own.count - 1)
+        own.clone()
     };
-    // Of the process before.
-    forgive(&history, &unsynced, None);
-    let seed = seed ^ number << 40 ^ lives << 48;
+    // The process before.
+    died(&history, &own);
+    let seed = seed ^ number << 40 ^ own.count << 48;
     let fs = connect(&format!("client {number}"), seed, CLIENT_CLOCKS[number as usize - 1]).await?;
     lay_out(&fs).await;
     tokio::select! {
         biased;
-        () = work(&fs, (number, calls), seed, &history, &unsynced) => {}
-        () = watch(&fs, number, !seed, &history, &unsynced) => {}
-        () = glimpses(&fs, seed.rotate_left(8), &history, &unsynced) => {}
+        () = work(&fs, (number, calls), seed, &history, &own) => {}
+        () = watch(&fs, number, !seed, &history, &own) => {}
+        () = glimpses(&fs, seed.rotate_left(8), &history, &own) => {}
     }
     history.borrow_mut().clients[number as usize - 1].is_done = true;
     Ok(())
@@ -59,10 +59,10 @@ async fn work(
     (number, calls): (u64, u64),
     seed: u64,
     history: &Shared,
-    unsynced: &Unsynced,
+    own: &Lives,
 ) {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let mut files = OpenFiles::open(fs, history.clone(), unsynced.clone()).await;
+    let mut files = OpenFiles::open(fs, history.clone(), own.unsynced.clone()).await;
     let mut turns = Turns::open(fs, number, history.clone()).await;
     let pause = PAUSES[rng.random_range(0..PAUSES.len())];
     loop {
@@ -105,11 +105,15 @@ async fn work(
                 files.set_mode(fs, register, value, writes, caller, sync).await;
             }
             (0 | 1, MODES..) => {
-                set_mode(fs, history, register, mode_value(number, i), caller).await
+                set_mode(fs, history, own, (register, mode_value(number, i)), caller).await;
+                tell(fs, own, rng.random_bool(0.3)).await;
             }
-            (2 | 3, MODES..) => get_mode(fs, history, register, Some(unsynced)).await,
-            (0 | 1, _) => write(fs, history, register, value, caller).await,
-            (2 | 3, _) => read(fs, history, register).await,
+            (2 | 3, MODES..) => get_mode(fs, history, register, Some(own)).await,
+            (0 | 1, _) => {
+                write(fs, history, own, (register, value), caller).await;
+                tell(fs, own, rng.random_bool(0.3)).await;
+            }
+            (2 | 3, _) => read(fs, history, register, Some(own)).await,
             (4, _) => append(fs, history, value, caller).await,
             _ => {
                 let name = format!("{number}.{i}");
@@ -123,12 +127,12 @@ async fn work(
 
 /// Does beside that what leases allow: who is cut off goes on doing so. It looks at modes, and
 /// writes to a file of its own, of which nothing is asked but that no chunks are left of it.
-async fn watch(fs: &Filesystem, number: u64, seed: u64, history: &Shared, unsynced: &Unsynced) {
+async fn watch(fs: &Filesystem, number: u64, seed: u64, history: &Shared, own_calls: &Lives) {
     let mut rng = SmallRng::seed_from_u64(seed);
     let own = shared(fs, &format!("own-{number}")).await.handle;
     loop {
         tokio::time::sleep(Duration::from_millis(rng.random_range(0..WATCH_PAUSE))).await;
-        get_mode(fs, history, rng.random_range(MODES..CONTENTS), Some(unsynced)).await;
+        get_mode(fs, history, rng.random_range(MODES..CONTENTS), Some(own_calls)).await;
         let (at, bytes) = (rng.random_range(0..4) * LARGE_LEN, vec![rng.random(); LARGE_LEN]);
         // What comes of it is not waited for.
         let _ = Caller(Some(DROPPED_AFTER)).call(fs.write(own, at as u64, &bytes)).await;
@@ -138,7 +142,7 @@ async fn watch(fs: &Filesystem, number: u64, seed: u64, history: &Shared, unsync
 /// Looks at the register that everybody turns to as often as leases allow it, without asking
 /// anybody: while a client is cut off, and while changes are under way. Most that is seen so says
 /// nothing; what looks old is noted.
-async fn glimpses(fs: &Filesystem, seed: u64, history: &Shared, unsynced: &Unsynced) {
+async fn glimpses(fs: &Filesystem, seed: u64, history: &Shared, own: &Lives) {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut inos = BTreeMap::new();
     for register in MODES..CONTENTS {
@@ -156,8 +160,7 @@ async fn glimpses(fs: &Filesystem, seed: u64, history: &Shared, unsynced: &Unsyn
         let is_older = is_older(&history.borrow().registers[register], value, start);
         if is_older {
             let at = note(history, register, Call::new(Op::Read(value), start, now()));
-            let at = at.filter(|_| register >= OPEN_MODES);
-            unsynced.borrow_mut().extend(at.map(|at| (register, at)));
+            own.unsure(register).borrow_mut().extend(at.map(|at| (register, at)));
         }
     }
 }
@@ -208,28 +211,31 @@ async fn lay_out(fs: &Filesystem) {
 }
 
 /// What a mode register leads to: its name is looked up each time, which a lease may answer.
-pub async fn get_mode(
-    fs: &Filesystem,
-    history: &Shared,
-    register: usize,
-    unsynced: Option<&Unsynced>,
-) {
+pub async fn get_mode(fs: &Filesystem, history: &Shared, register: usize, own: Option<&Lives>) {
     let start = now();
     let Ok(attr) = fs.lookup(InodeId::ROOT, name(register).as_bytes()).await else {
         return;
     };
     history.borrow_mut().answered += 1;
     let at = note(history, register, Call::new(Op::Read(attr.mode.into()), start, now()));
-    if let (Some(at), Some(unsynced), OPEN_MODES..) = (at, unsynced, register) {
-        unsynced.borrow_mut().push((register, at));
+    if let (Some(at), Some(own)) = (at, own) {
+        own.unsure(register).borrow_mut().push((register, at));
+    }
+}
+
+/// With `now`: has all be told that was done without asking. From then on it outlives the process.
+async fn tell(fs: &Filesystem, own: &Lives, now: bool) {
+    let before = own.untold.borrow().len();
+    if now && fs.sync().await.is_ok() {
+        own.untold.borrow_mut().drain(..before);
     }
 }
 
 async fn set_mode(
     fs: &Filesystem,
     history: &Shared,
-    register: usize,
-    value: u64,
+    own: &Lives,
+    (register, value): (usize, u64),
     mut caller: Caller,
 ) {
     let ino = loop {
@@ -238,7 +244,7 @@ async fn set_mode(
         }
         tokio::time::sleep(RETRY_INTERVAL).await;
     };
-    let begun = Begun::now(history, register, value);
+    let begun = Begun::now(history, &own.untold, register, value);
     let change = SetAttr { mode: Some(value as u32), ..Default::default() };
     let set = caller.call(fs.set_attr(ino, None, change)).await;
     let start = begun.over();
@@ -252,7 +258,8 @@ async fn set_mode(
             u64::MAX
         }
     };
-    note(history, register, Call::new(Op::Write(value), start, end));
+    let at = note(history, register, Call::new(Op::Write(value), start, end));
+    own.untold.borrow_mut().extend(at.map(|at| (register, at)));
 }
 
 /// Registers of one client that are files which stay open: modes and contents.
@@ -284,7 +291,7 @@ impl OpenFiles {
         mut caller: Caller,
         sync: Option<Caller>,
     ) {
-        let begun = Begun::now(&self.history, register, value);
+        let begun = Begun::now(&self.history, &self.unsynced, register, value);
         let handle = self.files[&register].handle;
         let written = caller.call(fs.write(handle, 0, &content(register, value))).await;
         let start = begun.over();
@@ -306,7 +313,7 @@ impl OpenFiles {
             // What comes of it shows at the next sync.
             let _ = Caller(Some(DROPPED_AFTER)).call(fs.write(handle, 0, b"data")).await;
         }
-        let begun = Begun::now(&self.history, register, value);
+        let begun = Begun::now(&self.history, &self.unsynced, register, value);
         let change = SetAttr { mode: Some(value as u32), ..Default::default() };
         let set = caller.call(fs.set_attr(ino, Some(handle), change)).await;
         let start = begun.over();
@@ -332,7 +339,7 @@ impl OpenFiles {
             match written {
                 // Who gave up was told of nothing: it is in the buffer, or not.
                 None => self.unsynced.borrow_mut().push((register, at)),
-                Some(_) => forgive(&self.history, &self.unsynced, Some(register)),
+                Some(_) => drop(forgive(&self.history, &self.unsynced, Some(register))),
             }
             return;
         }
@@ -348,7 +355,7 @@ impl OpenFiles {
         self.check_session(fs);
         match synced {
             Some(Ok(())) => self.unsynced.borrow_mut().retain(|(of, _)| *of != register),
-            Some(Err(_)) => forgive(&self.history, &self.unsynced, Some(register)),
+            Some(Err(_)) => drop(forgive(&self.history, &self.unsynced, Some(register))),
             None => {}
         }
     }
@@ -362,7 +369,7 @@ impl OpenFiles {
     fn check_session(&mut self, fs: &Filesystem) {
         if fs.session() != self.session {
             self.session = fs.session();
-            forgive(&self.history, &self.unsynced, None);
+            let _ = forgive(&self.history, &self.unsynced, None);
         }
     }
 
@@ -381,9 +388,15 @@ impl OpenFiles {
     }
 }
 
-async fn write(fs: &Filesystem, history: &Shared, register: usize, value: u64, mut caller: Caller) {
+async fn write(
+    fs: &Filesystem,
+    history: &Shared,
+    own: &Lives,
+    (register, value): (usize, u64),
+    mut caller: Caller,
+) {
     let (name, bytes) = (format!("user.r{register}"), value.to_be_bytes());
-    let begun = Begun::now(history, register, value);
+    let begun = Begun::now(history, &own.untold, register, value);
     let written = fs.set_xattr(InodeId::ROOT, name.as_bytes(), &bytes, 0, false);
     let written = caller.call(written).await;
     let start = begun.over();
@@ -397,10 +410,11 @@ async fn write(fs: &Filesystem, history: &Shared, register: usize, value: u64, m
             u64::MAX
         }
     };
-    note(history, register, Call::new(Op::Write(value), start, end));
+    let at = note(history, register, Call::new(Op::Write(value), start, end));
+    own.untold.borrow_mut().extend(at.map(|at| (register, at)));
 }
 
-pub async fn read(fs: &Filesystem, history: &Shared, register: usize) {
+pub async fn read(fs: &Filesystem, history: &Shared, register: usize, own: Option<&Lives>) {
     let (start, name) = (now(), format!("user.r{register}"));
     let value = match fs.get_xattr(InodeId::ROOT, name.as_bytes()).await {
         Ok(bytes) => bytes.as_ref().try_into().ok().map(u64::from_be_bytes),
@@ -409,7 +423,10 @@ pub async fn read(fs: &Filesystem, history: &Shared, register: usize) {
     };
     if let Some(value) = value {
         history.borrow_mut().answered += 1;
-        note(history, register, Call::new(Op::Read(value), start, now()));
+        let at = note(history, register, Call::new(Op::Read(value), start, now()));
+        if let (Some(at), Some(own)) = (at, own) {
+            own.untold.borrow_mut().push((register, at));
+        }
     }
 }
 

@@ -12,7 +12,7 @@ pub struct Table {
     turns: [u64; TURNS],
     folders: BTreeMap<Place, Folder>,
     /// What was found wrong in each.
-    pub wrong: Vec<(Place, String)>,
+    wrong: Vec<(Place, String)>,
     given_up: BTreeSet<Place>,
 }
 
@@ -45,7 +45,26 @@ impl Table {
         self.folders.entry(place).or_default()
     }
 
-    pub fn give_up(&mut self, place: Place) {
+    /// Something is wrong in a folder, unless it was given up.
+    pub fn accuse(&mut self, place: Place, what: String) {
+        if !self.given_up.contains(&place) {
+            self.wrong.push((place, what));
+        }
+    }
+
+    /// How much was found wrong so far.
+    pub fn accused(&self) -> usize {
+        self.wrong.len()
+    }
+
+    /// Nobody knows what is in a folder, nor whether its lock was anybody's since so much had been
+    /// found wrong.
+    pub fn give_up(&mut self, place: Place, accused: usize) {
+        let mut number = 0;
+        self.wrong.retain(|(of, _)| {
+            number += 1;
+            number <= accused || *of != place
+        });
         self.given_up.insert(place);
         self.leave(place);
     }
@@ -57,10 +76,9 @@ impl Table {
         }
     }
 
-    /// What was wrong in folders that nobody gave up.
+    /// What was wrong while the folder was somebody's for certain.
     pub fn broken(&self) -> impl Iterator<Item = String> {
-        let kept = self.wrong.iter().filter(|(place, _)| !self.given_up.contains(place));
-        kept.map(|((turn, number), what)| format!("folder {turn}.{number}: {what}"))
+        self.wrong.iter().map(|((turn, number), what)| format!("folder {turn}.{number}: {what}"))
     }
 }
 

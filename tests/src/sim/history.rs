@@ -45,7 +45,7 @@ impl History {
 }
 
 /// What outlives the process of a client, which may be killed and started again.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Lives {
     /// So many have begun.
     pub count: u64,
@@ -53,19 +53,35 @@ pub struct Lives {
     pub calls: u64,
     pub is_done: bool,
     pub unsynced: Unsynced,
+    /// The same of what goes with the process alone: of a session that is over it is told in the
+    /// next one.
+    pub untold: Unsynced,
 }
+
+impl Lives {
+    /// Where calls about a register are noted that prove nothing if what was written is lost.
+    pub fn unsure(&self, register: usize) -> &Unsynced {
+        if register < OPEN_MODES { &self.untold } else { &self.unsynced }
+    }
+}
+
+/// What a session that is over has sent takes effect within this, or never.
+const LATE: u64 = 60_000_000_000;
 
 /// A write of which nobody has heard how it ended. Whoever dies meanwhile never will.
 pub struct Begun {
     history: Option<Shared>,
+    unsure: Unsynced,
     register: usize,
     value: u64,
-    pub start: u64,
+    start: u64,
 }
 
 impl Begun {
-    pub fn now(history: &Shared, register: usize, value: u64) -> Self {
-        Self { history: Some(history.clone()), register, value, start: now() }
+    /// `unsure`: where reads of it are that prove nothing if it was never done.
+    pub fn now(history: &Shared, unsure: &Unsynced, register: usize, value: u64) -> Self {
+        let (history, unsure) = (Some(history.clone()), unsure.clone());
+        Self { history, unsure, register, value, start: now() }
     }
 
     /// It has ended, or was given up, which its caller notes. Answers when it began.
@@ -77,16 +93,34 @@ impl Begun {
 
 impl Drop for Begun {
     fn drop(&mut self) {
-        if let Some(history) = self.history.take() {
-            history.borrow_mut().unknown += 1;
-            note(&history, self.register, Call::new(Op::Write(self.value), self.start, u64::MAX));
+        // Outside of the simulation nothing is judged any more.
+        let Some((history, now)) = self.history.take().zip(turmoil::sim_elapsed()) else { return };
+        history.borrow_mut().unknown += 1;
+        let lost = Some(now.as_nanos() as u64 + LATE);
+        let call = Call { lost, ..Call::new(Op::Write(self.value), self.start, u64::MAX) };
+        let at = note(&history, self.register, call);
+        self.unsure.borrow_mut().extend(at.map(|at| (self.register, at)));
+    }
+}
+
+/// The process of a client has died: of what it had not told, or synced, nobody knows whether it
+/// will be.
+pub fn died(history: &Shared, of: &Lives) {
+    for list in [&of.unsynced, &of.untold] {
+        for (register, at) in forgive(history, list, None) {
+            let call = &mut history.borrow_mut().registers[register][at];
+            call.lost = call.lost.or(Some(now() + LATE));
         }
     }
 }
 
 /// Whatever was not synced may have been lost, or take effect at any later time; and so what was
-/// read of it there proves nothing.
-pub fn forgive(history: &Shared, unsynced: &Unsynced, register: Option<usize>) {
+/// read of it there proves nothing. Answers which calls those are.
+pub fn forgive(
+    history: &Shared,
+    unsynced: &Unsynced,
+    register: Option<usize>,
+) -> Vec<(usize, usize)> {
     let mut history = history.borrow_mut();
     let concerned = |(of, _): &mut (usize, usize)| register.is_none_or(|r| r == *of);
     let gone: Vec<_> = unsynced.borrow_mut().extract_if(.., concerned).collect();
@@ -98,12 +132,13 @@ pub fn forgive(history: &Shared, unsynced: &Unsynced, register: Option<usize>) {
         Op::Read(value) => written(of, value),
     };
     let forgiven: Vec<_> = gone.iter().filter(forgiven).copied().collect();
-    for (of, at) in forgiven {
+    for &(of, at) in &forgiven {
         let call = &mut history.registers[of][at];
         // Of what was given up nobody knows when it was buffered.
         call.lost = call.lost.or((call.end != u64::MAX).then_some(call.end));
         call.end = u64::MAX;
     }
+    forgiven
 }
 
 /// The register that all clients turn to for a while, or one of them does alone.

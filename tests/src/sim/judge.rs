@@ -22,7 +22,7 @@ pub async fn judge(seed: u64, history: Shared, storage: Vec<Arc<Host>>) -> turmo
     let mut broken = names(&fs, &history).await;
     broken.extend(turns::judge(&fs, &history).await);
     for register in 0..MODES {
-        read(&fs, &history, register).await;
+        read(&fs, &history, register, None).await;
     }
     for register in MODES..CONTENTS {
         get_mode(&fs, &history, register, None).await;

@@ -3,12 +3,12 @@
 //!
 //! Several clients write and read registers, append to a file, make names, and change folders in
 //! turns ([`turns`]), while servers and daemons crash and restart, lose their power or their disks,
-//! err when they read, rot, are away for longer than any deadline, links drop everything, and hosts
-//! are cut off, clients too ([`faults`]). A caller gives up in the middle of a call now and then,
-//! as a future that is dropped does. A register is an extended attribute, which is always asked
-//! for; the mode of a file, which is known under a lease; or the content of a file that stays open,
-//! small or in segments on targets, which is buffered under a lease and synced now and then. Then,
-//! with all faults over:
+//! err when they read, rot, hang, are full or away for longer than any deadline, links drop
+//! everything, hosts are cut off, clients too, and those are killed and begin anew ([`faults`]). A
+//! caller gives up in the middle of a call now and then, as a future that is dropped does. A
+//! register is an extended attribute; the mode of a file, which is known under a lease; or the
+//! content of a file that stays open, small or in segments on targets, which is buffered under a
+//! lease and synced now and then. Then, with all faults over:
 //! - every register's history is linearizable (I6), where a write to content that was not synced
 //!   before its client lost its session, or was told of a failure, may be lost, but does not come
 //!   back over what others have written; what registers are at the end is read once more, and can

@@ -109,7 +109,7 @@ impl Host {
         let _ = self.hangs.subscribe().wait_for(|hangs| !hangs).await;
     }
 
-    /// There is no room for another chunk from now on, or there is.
+    /// There is no room for another chunk from now on, or there is: nobody is told before he tries.
     pub fn fill(&self, full: bool) {
         self.full.store(full, Ordering::SeqCst);
     }
@@ -200,10 +200,15 @@ struct Delayed {
 
 #[async_trait::async_trait]
 impl Service for Delayed {
-    async fn call(&self, request: Incoming) -> weft_proto::Result<Outgoing> {
+    async fn call(&self, mut request: Incoming) -> weft_proto::Result<Outgoing> {
         let delay = lock(&self.host.random).random_range(0..SLOWEST);
         tokio::time::sleep(Duration::from_micros(delay)).await;
-        self.host.is_there().await;
+        // The drive has begun, and goes on, or it has done and nobody hears of it.
+        let begins_late = *self.host.hangs.borrow() && lock(&self.host.random).random_bool(0.5);
+        if begins_late {
+            self.host.is_there().await;
+            request.deadline = None;
+        }
         if request.op == v1::PutRequest::OP && self.host.full.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::NoSpace, "the drive is full"));
         }

@@ -104,7 +104,7 @@ impl Turns {
         let found = look(fs, dir, name).await?;
         if let Err(what) = found.is(name, folder.files.get(name)) {
             let table = &mut self.history.borrow_mut().folders;
-            table.wrong.push((place, what));
+            table.accuse(place, what);
             table.leave(place);
             return Ok(());
         }
@@ -138,7 +138,7 @@ impl Turns {
             }
             Err(e) => return Err(e),
         };
-        self.history.borrow_mut().folders.wrong.push((at, what));
+        self.history.borrow_mut().folders.accuse(at, what);
         released
     }
 
@@ -164,6 +164,8 @@ impl Turns {
 struct Visit {
     history: Shared,
     place: Place,
+    /// How much was found wrong before.
+    accused: usize,
     is_inside: bool,
     /// The folder is given up when this is dropped.
     gives_up: bool,
@@ -173,14 +175,15 @@ impl Visit {
     /// Answers what must be there as well.
     fn begin(history: &Shared, turn: usize) -> (Self, Folder) {
         let table = &mut history.borrow_mut().folders;
-        let place = table.place(turn);
+        let (place, accused) = (table.place(turn), table.accused());
         let folder = table.folder(place);
         folder.inside += 1;
         let (inside, folder) = (folder.inside, folder.clone());
         if inside > 1 {
-            table.wrong.push((place, format!("{inside} hold its lock")));
+            table.accuse(place, format!("{inside} hold its lock"));
         }
-        (Self { history: history.clone(), place, is_inside: true, gives_up: true }, folder)
+        let (is_inside, gives_up) = (true, true);
+        (Self { history: history.clone(), place, accused, is_inside, gives_up }, folder)
     }
 
     /// Nothing more is done there, and this is there from now on, if that is known.
@@ -189,6 +192,8 @@ impl Visit {
         self.is_inside = false;
         let folder = history.folders.folder(self.place);
         folder.inside -= 1;
+        // It held the lock until all was durable. Whoever dies while it unlocks leaves that.
+        self.gives_up = known.is_none();
         match known {
             Some(known) => {
                 *folder = Folder { inside: folder.inside, ..known };
@@ -196,7 +201,7 @@ impl Visit {
             }
             None => {
                 history.unknown += 1;
-                history.folders.give_up(self.place);
+                history.folders.give_up(self.place, self.accused);
             }
         }
     }
@@ -208,7 +213,7 @@ impl Drop for Visit {
             self.end(None);
         }
         if self.gives_up {
-            self.history.borrow_mut().folders.give_up(self.place);
+            self.history.borrow_mut().folders.give_up(self.place, self.accused);
         }
     }
 }
@@ -360,7 +365,7 @@ pub async fn judge(fs: &Filesystem, history: &Shared) -> Vec<String> {
             let found = found.map_err(|why| format!("{name} cannot be read: {why}"));
             let what = found.and_then(|found| found.is(name, folder.files.get(name)));
             if let Err(what) = what {
-                history.borrow_mut().folders.wrong.push((place, what));
+                history.borrow_mut().folders.accuse(place, what);
             }
         }
     }
