@@ -201,8 +201,9 @@ impl Handler for Adapter {
                         }
                         let (of, by) = ((ino, &name), (thread, header.uid));
                         match dcache.open_new_elsewhere(&fs, of, by, flags as i32).await {
-                            Elsewhere::Opened(there, entry) => {
-                                return reply::created(Ok(there), |_| entry);
+                            Elsewhere::Opened(there) => {
+                                let (opened, entry) = *there;
+                                return reply::created(Ok(opened), |_| entry);
                             }
                             Elsewhere::Gone => {}
                             Elsewhere::MayNot => break,

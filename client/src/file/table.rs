@@ -233,6 +233,11 @@ impl Files {
         }
     }
 
+    /// Nothing is cached above of an inode.
+    pub fn not_cached(&self, ino: InodeId) {
+        self.context.pages.not_coherent(ino);
+    }
+
     /// The group has never heard of this file, and never will.
     pub fn never_was(&self, ino: InodeId) {
         let mut table = self.table.lock();

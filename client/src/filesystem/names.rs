@@ -229,10 +229,11 @@ impl Filesystem {
         |ino| self.inner.opens.is_open(ino) || self.inner.group.leases.is_known_above(ino)
     }
 
-    /// What caches names above this library ([`crate::NameCache`]) does not know an inode any more.
-    /// If that was made here and lost its last name, before the group has heard of it, it never
-    /// will.
+    /// What caches names above this library ([`crate::NameCache`]) does not know an inode any more,
+    /// nor has what caches content any of it. If that was made here and lost its last name, before
+    /// the group has heard of it, it never will.
     pub fn forgotten(&self, ino: InodeId) {
+        self.inner.files.not_cached(ino);
         if self.inner.log.forgotten(ino, self.is_open()) {
             self.inner.files.never_was(ino);
         }

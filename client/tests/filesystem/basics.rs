@@ -259,6 +259,9 @@ async fn caches_are_kept_only_while_nobody_else_writes() {
         opened.keep_cache
     };
     assert!(reopen(&a).await, "own writes do not spoil the cache");
+    a.forgotten(ino);
+    assert!(!reopen(&a).await, "what is gone is not kept");
+    assert!(reopen(&a).await);
     // The cache forgets what it has when it is told so, and it may be told late, or never.
     let (late, lost) = (b.open(ino, OpenFlags::default()), b.open(ino, OpenFlags::default()));
     let (late, lost) = (late.await.unwrap(), lost.await.unwrap());

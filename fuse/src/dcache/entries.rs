@@ -11,7 +11,7 @@ use weft_proto::{ErrorKind, InodeId, Result};
 
 /// What became of a name that could not be made, since it was there.
 pub enum Elsewhere {
-    Opened(Opened, Entry),
+    Opened(Box<(Opened, Entry)>),
     /// It is not there any more.
     Gone,
     /// The kernel has to look for itself. It does so once.
@@ -71,7 +71,8 @@ impl Dcache {
             return Elsewhere::MayNot;
         }
         let name_ttl = self.give_name(fs, dir, name.clone(), Some(ino), None);
-        Elsewhere::Opened(opened, self.entry(thread, &opened.attr, name_ttl))
+        let entry = self.entry(thread, &opened.attr, name_ttl);
+        Elsewhere::Opened(Box::new((opened, entry)))
     }
 
     async fn open_if_allowed(
