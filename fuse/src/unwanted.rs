@@ -32,8 +32,9 @@ pub fn undo(fs: &Filesystem, dcache: &Dcache, closing: &Arc<()>, header: &Header
     }
     // Afterwards: with the inode goes what is known of its name.
     if let Reply::Entry(entry) | Reply::Created(entry, _) = reply {
-        // What else it knows it says.
-        let _ = dcache.forgotten(entry.attr.ino, 1);
+        if dcache.forgotten(entry.attr.ino, 1) {
+            fs.forgotten(InodeId(entry.attr.ino));
+        }
     }
     match reply {
         Reply::Open(open) | Reply::Created(_, open) => {

@@ -28,14 +28,19 @@ impl Table {
         }
     }
 
-    /// Of two times of one directory, one right behind the other, the later is enough.
-    pub(super) fn merge_touches(&mut self, seq: u64) {
+    /// Of two times of one directory, one right behind the other, the later is enough, in the place
+    /// and of the age of the earlier: that has waited for longer.
+    pub(super) fn merge_touches(&mut self, mut seq: u64) {
         for _ in 0..2 {
             let Some(at) = self.find(seq) else { return };
             for first in [at.checked_sub(1), Some(at)].into_iter().flatten() {
                 let [a, b] = [first, first + 1].map(|at| self.this.get(at).and_then(touched_by));
-                if a.is_some() && a == b {
-                    self.remove(Of::This, first);
+                if a.is_some()
+                    && a == b
+                    && let Some(later) = self.remove(Of::This, first + 1)
+                {
+                    self.this[first].what = later.what;
+                    seq = self.this[first].seq;
                     break;
                 }
             }

@@ -159,13 +159,19 @@ async fn what_is_forgotten_late_leaves_an_early_time() {
         What::Content(..) => None,
     };
     assert_eq!(mtime(&log), Some(1));
-    // Many leave one time.
-    for name in ["c", "d", "e"] {
+    // Many leave one time, which has waited since the first of them.
+    let age = |log: &Arc<ChangeLog>| log.table.lock().this.back().map(|last| (last.seq, last.at));
+    let mut first = None;
+    for (name, now) in [("c", 9), ("d", 10), ("e", 11)] {
         let ino = InodeId(file(&log, ROOT, name));
-        removed(name, 9);
+        removed(name, now);
         assert!(log.forgotten(ino, |_| false));
+        assert_eq!(*first.get_or_insert(age(&log)), age(&log));
     }
     assert_eq!(waits(&log), ["setattr", "make", "setattr"]);
+    log.table.lock().this.drain(..2);
+    // As it is shown.
+    assert_eq!(mtime(&log), log.group.leases.attr(InodeId::ROOT).map(|attr| attr.mtime_ns));
 }
 
 #[tokio::test]

@@ -66,8 +66,10 @@ impl Dcache {
         let ino = opened.attr.ino;
         if self.0.table.lock().tell(ino.0) {
             // By another name, meanwhile: what it knows may be newer than what it would be told.
-            let _ = self.forgotten(ino.0, 1);
             let _ = fs.release(opened.handle).await;
+            if self.forgotten(ino.0, 1) {
+                fs.forgotten(ino);
+            }
             return Elsewhere::MayNot;
         }
         let name_ttl = self.give_name(fs, dir, name.clone(), Some(ino), None);

@@ -80,6 +80,8 @@ async fn look(
         if orphans.is_empty() {
             after = to;
             if whole {
+                // There may be very many.
+                tokio::task::yield_now().await;
                 continue;
             }
             return Ok(left);
