@@ -31,10 +31,10 @@ pub fn undo(fs: &Filesystem, dcache: &Dcache, closing: &Arc<()>, header: &Header
         _ => {}
     }
     // Afterwards: with the inode goes what is known of its name.
-    if let Reply::Entry(entry) | Reply::Created(entry, _) = reply {
-        if dcache.forgotten(entry.attr.ino, 1) {
-            fs.forgotten(InodeId(entry.attr.ino));
-        }
+    if let Reply::Entry(entry) | Reply::Created(entry, _) = reply
+        && dcache.forgotten(entry.attr.ino, 1)
+    {
+        fs.forgotten(InodeId(entry.attr.ino));
     }
     match reply {
         Reply::Open(open) | Reply::Created(_, open) => {
