@@ -124,8 +124,12 @@ pub fn forgive(
     let mut history = history.borrow_mut();
     let concerned = |(of, _): &mut (usize, usize)| register.is_none_or(|r| r == *of);
     let gone: Vec<_> = unsynced.borrow_mut().extract_if(.., concerned).collect();
+    // Or it was forgiven before, and is still shown to who wrote it.
     let written = |of: usize, value| {
-        gone.iter().any(|&(r, at)| r == of && history.registers[of][at].op == Op::Write(value))
+        let mut calls = history.registers[of].iter().enumerate();
+        calls.any(|(at, call)| {
+            call.op == Op::Write(value) && (call.lost.is_some() || gone.contains(&(of, at)))
+        })
     };
     let forgiven = |&&(of, at): &&(usize, usize)| match history.registers[of][at].op {
         Op::Write(_) => true,
