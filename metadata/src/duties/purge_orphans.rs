@@ -28,7 +28,7 @@ const PASSING: [ErrorKind; 3] = [ErrorKind::NotLeader, ErrorKind::Unavailable, E
 pub async fn purge_orphans(node: &Arc<Node>, term: u64) {
     // What was put on the list before this is gone.
     let mut done = None;
-    let (mut looks, mut nameless) = (Looks::default(), Nameless::default());
+    let (mut looks, mut nameless) = (Looks::default(), Nameless::new(Instant::now()));
     // Those on which leases have not come back yet.
     let mut held = Vec::new();
     loop {
@@ -125,12 +125,12 @@ async fn look(
 }
 
 /// Since when inodes are known to have no name.
-#[derive(Default)]
 struct Nameless {
     since: HashMap<InodeId, Instant>,
     /// As the look before saw them.
     before: HashMap<InodeId, Instant>,
-    now: Option<Instant>,
+    /// When the look began.
+    now: Instant,
     /// Somebody waits.
     at_once: bool,
     /// Those that still have their time.
@@ -138,19 +138,23 @@ struct Nameless {
 }
 
 impl Nameless {
+    fn new(now: Instant) -> Self {
+        let (since, before) = (HashMap::new(), HashMap::new());
+        Self { since, before, now, at_once: false, young: 0 }
+    }
+
     /// A look begins.
     fn begin(&mut self, now: Instant, at_once: bool) {
         // What is not seen again is gone.
         self.before = std::mem::take(&mut self.since);
-        (self.now, self.at_once, self.young) = (Some(now), at_once, 0);
+        (self.now, self.at_once, self.young) = (now, at_once, 0);
     }
 
     /// Whether an inode on the list has had its time.
     fn is_due(&mut self, ino: InodeId) -> bool {
-        let Some(now) = self.now else { return true };
-        let since = self.before.get(&ino).copied().unwrap_or(now);
+        let since = self.before.get(&ino).copied().unwrap_or(self.now);
         self.since.insert(ino, since);
-        let due = self.at_once || since + GRACE <= now;
+        let due = self.at_once || since + GRACE <= self.now;
         self.young += usize::from(!due);
         due
     }
@@ -169,7 +173,7 @@ mod tests {
     #[test]
     fn what_has_lost_its_name_has_its_time() {
         let (begun, a, b) = (Instant::now(), InodeId(7), InodeId(8));
-        let mut nameless = Nameless::default();
+        let mut nameless = Nameless::new(begun);
         let mut look = |at, at_once, inos: &[InodeId]| {
             nameless.begin(begun + at, at_once);
             let due = inos.iter().map(|ino| nameless.is_due(*ino)).collect::<Vec<_>>();

@@ -127,15 +127,15 @@ async fn work(
 
 /// Does beside that what leases allow: who is cut off goes on doing so. It looks at modes, and
 /// writes to a file of its own, of which nothing is asked but that no chunks are left of it.
-async fn watch(fs: &Filesystem, number: u64, seed: u64, history: &Shared, own_calls: &Lives) {
+async fn watch(fs: &Filesystem, number: u64, seed: u64, history: &Shared, own: &Lives) {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let own = shared(fs, &format!("own-{number}")).await.handle;
+    let file = shared(fs, &format!("own-{number}")).await.handle;
     loop {
         tokio::time::sleep(Duration::from_millis(rng.random_range(0..WATCH_PAUSE))).await;
-        get_mode(fs, history, rng.random_range(MODES..CONTENTS), Some(own_calls)).await;
+        get_mode(fs, history, rng.random_range(MODES..CONTENTS), Some(own)).await;
         let (at, bytes) = (rng.random_range(0..4) * LARGE_LEN, vec![rng.random(); LARGE_LEN]);
         // What comes of it is not waited for.
-        let _ = Caller(Some(DROPPED_AFTER)).call(fs.write(own, at as u64, &bytes)).await;
+        let _ = Caller(Some(DROPPED_AFTER)).call(fs.write(file, at as u64, &bytes)).await;
     }
 }
 

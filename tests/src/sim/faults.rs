@@ -140,8 +140,9 @@ impl World {
             25 => self.cut_off_daemon(),
             26 => self.stopped_client(),
             27 | 28 => self.kill_clients(),
-            29 | 30 => self.hang_drives(),
-            31 => self.fill_drives(),
+            // More than parity makes good, perhaps.
+            29 | 30 => self.strike_drives("hang", Step::Hang, LONG),
+            31 => self.strike_drives("are full", Step::Fill, SESSION),
             11 | 15 => self.cut_off_client(SESSION, " for long"),
             12 if !self.wiped_target => self.rot(),
             13 => {
@@ -336,31 +337,22 @@ impl World {
         (format!("kill {}", killed.join(" ")), steps)
     }
 
-    /// Drives that answer nothing, of daemons that live: more than parity makes good, perhaps.
-    fn hang_drives(&mut self) -> (String, Vec<Step>) {
-        let drives = self.some_drives();
-        let pause = if self.random.random_bool(0.3) { LONG } else { PAUSE };
-        let mut steps: Vec<_> = drives.iter().map(|&drive| Step::Hang(drive, true)).collect();
-        steps.push(Step::Pause(pause));
-        steps.extend(drives.iter().map(|&drive| Step::Hang(drive, false)));
-        (format!("drives of {} hang", named(&drives)), steps)
-    }
-
-    fn fill_drives(&mut self) -> (String, Vec<Step>) {
-        let drives = self.some_drives();
-        let pause = if self.random.random_bool(0.3) { SESSION } else { PAUSE };
-        let mut steps: Vec<_> = drives.iter().map(|&drive| Step::Fill(drive, true)).collect();
-        steps.push(Step::Pause(pause));
-        steps.extend(drives.iter().map(|&drive| Step::Fill(drive, false)));
-        (format!("drives of {} are full", named(&drives)), steps)
-    }
-
-    /// One, two or all.
-    fn some_drives(&mut self) -> Vec<usize> {
+    /// Something is so with one drive, two or all, of daemons that live; perhaps for long.
+    fn strike_drives(
+        &mut self,
+        what: &str,
+        strike: fn(usize, bool) -> Step,
+        long: Range<u64>,
+    ) -> (String, Vec<Step>) {
         let mut drives: Vec<_> = (0..DAEMONS.len()).collect();
         drives.rotate_left(self.random.random_range(0..DAEMONS.len()));
         drives.truncate([1, 1, 2, DAEMONS.len()][self.random.random_range(0..4)]);
-        drives
+        let pause = if self.random.random_bool(0.3) { long } else { PAUSE };
+        let mut steps: Vec<_> = drives.iter().map(|&drive| strike(drive, true)).collect();
+        steps.push(Step::Pause(pause));
+        steps.extend(drives.iter().map(|&drive| strike(drive, false)));
+        let names: Vec<_> = drives.iter().map(|&drive| DAEMONS[drive]).collect();
+        (format!("drives of {} {what}", names.join(" ")), steps)
     }
 
     fn rot(&mut self) -> (String, Vec<Step>) {
@@ -456,11 +448,6 @@ impl World {
         let a = self.random.random_range(0..SERVERS.len());
         (a, (a + self.random.random_range(1..SERVERS.len())) % SERVERS.len())
     }
-}
-
-fn named(daemons: &[usize]) -> String {
-    let names: Vec<_> = daemons.iter().map(|&daemon| DAEMONS[daemon]).collect();
-    names.join(" ")
 }
 
 impl Script {
