@@ -48,6 +48,8 @@ kinds! {
     NoData = 6 => 6,
     /// Another holds a lock that stands against this one.
     WouldBlock = 11 => 11,
+    /// There is no memory for it now.
+    NoMemory = 12 => 12,
     /// Permissions of the file or of a directory above it forbid it.
     AccessDenied = 13 => 13,
     /// It is in use in a way that stands against this.

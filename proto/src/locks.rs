@@ -9,6 +9,9 @@ use v1::lock::Kind;
 pub const LAST: u64 = i64::MAX as u64;
 /// Most ranges that one owner may hold of one file.
 pub const MAX_RANGES: usize = 4096;
+/// Most owners' locks of one session, each on one inode. All of one inode may have to be looked
+/// through for another.
+pub const MAX_LOCKS: usize = 1 << 16;
 
 /// What one owner has locked of one inode: in order, apart, and those of one kind not adjacent.
 #[derive(Clone, PartialEq, Message)]

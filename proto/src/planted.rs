@@ -92,6 +92,8 @@ bugs! {
     FailureNotTold,
     /// `fsync` does not wait for the commit.
     SyncBeforeCommit,
+    /// `fsync` does not wait for what was done before it, and the group has not heard of.
+    SyncForgetsLog,
     /// An append goes where its mount believes the end to be.
     AppendAtOldEnd,
     /// A write counts as durable though parity could not be stored.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, info, warn};
 use weft_net::{Identity, Peers};
+use weft_proto::planted::{self, Bug};
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, MapEpoch, Result, SessionId, Uuid, v1};
 use weft_segments::{MapWatch, Rng, Segments, Timeouts};
@@ -169,7 +170,10 @@ impl Filesystem {
     /// in it could not be, or why what was written to it is lost.
     pub async fn sync_dir(&self, ino: InodeId) -> Result<()> {
         let Inner { log, group, files, .. } = &*self.inner;
-        let settled = log.settle_all().await;
+        let settled = match planted::is(Bug::SyncForgetsLog) {
+            true => Ok(()),
+            false => log.settle_all().await,
+        };
         group.sessions.check().and(settled)?;
         files.sweep();
         log.take_lost(Some(ino))

@@ -56,6 +56,11 @@ pub(super) struct OfInode {
 }
 
 impl OfInode {
+    /// Ranges that the leader does not know.
+    pub fn untold(&self) -> usize {
+        self.entries.iter().map(|e| e.here.ranges.len()).sum()
+    }
+
     /// What another owner holds that stands against `lock`.
     pub fn against(&self, sessions: &Sessions, lock: &Lock) -> Option<Lock> {
         let wanted = to_wire(InodeId(0), lock);

@@ -2,7 +2,7 @@
 //!
 //! Invariants: locks that the leader does not know are taken only while the right to lasts; what
 //! this mount may hold is in the table, so that closing a file on which it holds nothing costs no
-//! request.
+//! request; a recall has few locks of the inode to tell, so that it is answered in time.
 
 use super::entry::{Gate, Holder, OfInode, Owner};
 use crate::cache::Leases;
@@ -13,8 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tracing::warn;
 use weft_net::sync::Mutex;
-use weft_proto::locks::{MAX_RANGES, Ranges};
+use weft_proto::locks::{MAX_LOCKS, Ranges};
 use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
+
+/// Most ranges of one inode that the leader does not know. Telling of each is a commit, and who
+/// looks at the file waits for all: some seconds, of a leader that is busy.
+pub(super) const MAX_UNTOLD: usize = 512;
 
 /// All owners of a mount.
 pub(super) struct Table {
@@ -176,7 +180,11 @@ impl Table {
         let mut table = self.inodes.lock();
         let of = table.get_mut(&ino)?;
         // A recall first takes the right away and then tells what it finds under this same lock.
-        of.told |= !self.leases.may_lock(ino);
+        // What is more than a session may hold the leader refuses, and not what it is told of.
+        of.told = of.told
+            || !self.leases.may_lock(ino)
+            || of.untold() >= MAX_UNTOLD
+            || self.count.load(Ordering::Acquire) > MAX_LOCKS;
         if of.told {
             return None;
         }
@@ -188,19 +196,14 @@ impl Table {
         if entry.is_lost(&self.sessions) {
             return Some(Err(lost_locks()));
         }
-        let mut here = entry.here.clone();
-        here.set(lock.start, lock.end, lock.kind.write());
-        if here.ranges.len() > MAX_RANGES.max(entry.here.ranges.len()) {
-            let what = format!("over {MAX_RANGES} ranges of one file are locked by one owner");
-            return Some(Err(Error::new(ErrorKind::NoLocks, what)));
-        }
+        entry.here.set(lock.start, lock.end, lock.kind.write());
         if lock.kind != LockKind::None {
-            here.pid = lock.pid;
+            entry.here.pid = lock.pid;
         }
         if !entry.held {
             entry.session = self.sessions.current();
         }
-        (entry.held, entry.here) = (!here.ranges.is_empty(), here);
+        entry.held = !entry.here.ranges.is_empty();
         Some(Ok(()))
     }
 

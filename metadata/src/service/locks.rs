@@ -4,11 +4,12 @@ use super::context::{RequestContext, empty, reply};
 use crate::conflicts;
 use crate::node::Node;
 use crate::sharing;
-use crate::soft::lock_counts::{MAX_LOCKS, MAX_WITH_HELD};
+use crate::soft::lock_counts::MAX_WITH_HELD;
 use crate::soft::lock_waits::Turn;
 use std::sync::Arc;
 use tokio::sync::watch;
 use v1::meta_reply::Result as Reply;
+use weft_proto::locks::MAX_LOCKS;
 use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 
 /// What stands against a lock now.

@@ -7,12 +7,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
+use weft_proto::locks::MAX_LOCKS;
 use weft_proto::{Error, ErrorKind, Result, SessionId};
 
-/// Most owners' locks of one session, each on one inode. All of one inode may have to be looked
-/// through for another.
-pub const MAX_LOCKS: usize = 1 << 16;
-/// Most with those that it has taken without asking, which would be lost.
+/// Most of one session with those that it has taken without asking, which would be lost.
 pub const MAX_WITH_HELD: usize = 2 * MAX_LOCKS;
 /// A session that was found to hold so many is not counted again for so long.
 const COUNTED_FOR: Duration = Duration::from_secs(1);
