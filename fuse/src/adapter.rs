@@ -235,9 +235,11 @@ impl Handler for Adapter {
                 if !drop_first && let Some(written) = self.writes.write_now(&write, data) {
                     return Outcome::Done(reply::written(written));
                 }
-                let (data, caller, writes) = (own(data), Caller::of(&header), self.writes.clone());
+                let (caller, writes) = (Caller::of(&header), self.writes.clone());
+                let (data, room) = writes.copy(&write, data);
                 Outcome::writing(|waiter| async move {
                     let before = async {
+                        room?;
                         match drop_first {
                             true => set_ids::drop(&fs, ino, caller).await,
                             false => Ok(()),

@@ -21,6 +21,7 @@ mod attach;
 mod attr;
 mod call;
 mod channel;
+mod copies;
 mod dcache;
 mod descriptor;
 mod flags;

@@ -8,6 +8,7 @@
 
 use crate::abi::{Answer, Errno};
 use crate::appends::{Appends, GAP_TIMEOUT, Piece, Place};
+use crate::copies::{Copied, Copies};
 use crate::handler::Waiter;
 use crate::undone::{By, Ends, Failures};
 use crate::{proc, reply};
@@ -17,7 +18,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use tokio::time::timeout;
 use weft_client::{Alone, Filesystem, HandleId, Via, Writing};
-use weft_proto::{InodeId, Result};
+use weft_proto::{Error, InodeId, Result};
 
 /// One write, without its data.
 #[derive(Clone, Copy)]
@@ -47,6 +48,7 @@ impl Write {
 /// Writes of a mount.
 pub struct Writes {
     fs: Filesystem,
+    copies: Copies,
     open: Mutex<Open>,
 }
 
@@ -73,7 +75,16 @@ impl Drop for Begun<'_> {
 
 impl Writes {
     pub fn new(fs: Filesystem) -> Arc<Self> {
-        Arc::new(Self { fs, open: Mutex::default() })
+        Arc::new(Self { fs, copies: Copies::new(), open: Mutex::default() })
+    }
+
+    /// The data of a write that may have to wait. Pages that Linux writes back are bounded by
+    /// Linux, and other callers wait for each write.
+    pub fn copy(&self, write: &Write, data: &[u8]) -> (Copied, Result<()>) {
+        match write.is_direct() {
+            true => self.copies.of(data),
+            false => (Copied::unbounded(data), Ok(())),
+        }
     }
 
     /// Writes, if there is nothing to wait for; `None` says that nothing was written.
@@ -111,7 +122,7 @@ impl Writes {
         let written = match before.await {
             Ok(()) if write.appends() => self.append(write, data, waiter).await,
             Ok(()) => self.write_while(write, data, waiter).await,
-            Err(error) => Err(error),
+            Err(error) => Err(self.refuse(write, data.len(), error).await),
         };
         if let Some(begun) = &mut begun {
             begun.done = is_whole(&written, data.len()) && waiter.answered();
@@ -123,6 +134,16 @@ impl Writes {
         self.note_end(write, data.len());
         let Write { handle, offset, how, .. } = *write;
         self.fs.write_while(handle, offset, data, how, || waiter.waits()).await
+    }
+
+    /// A write has failed before it began. Other pieces of an append do not wait for it.
+    async fn refuse(&self, write: &Write, len: usize, error: Error) -> Error {
+        if write.appends() {
+            let (appends, failed) = (self.appends(write.handle), Err(error.clone()));
+            let mut order = appends.order.lock().await;
+            appends.land(&mut order, &write.piece(len), self.size(write, 0), &failed);
+        }
+        error
     }
 
     async fn append(&self, write: &Write, data: &[u8], waiter: &Waiter) -> Result<usize> {
