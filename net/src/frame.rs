@@ -18,6 +18,7 @@
 use bytes::Bytes;
 use std::fmt;
 use std::io;
+use tokio::time::Instant;
 
 /// What every framed connection starts with.
 pub(crate) const MAGIC: [u8; 4] = *b"WEFT";
@@ -126,6 +127,12 @@ impl Header {
     }
 }
 
+/// What a header says of a deadline: rounded up, so that a short one does not read as none.
+pub(crate) fn millis_left(until: Instant, now: Instant) -> u32 {
+    let left = until.saturating_duration_since(now).as_nanos().div_ceil(1_000_000);
+    u32::try_from(left.max(1)).unwrap_or(u32::MAX)
+}
+
 /// A frame to be sent.
 pub struct Frame<'a> {
     /// What it says of itself; its lengths are those of the rest.
@@ -134,6 +141,8 @@ pub struct Frame<'a> {
     pub head: Head<'a>,
     /// Sent after the head, without a copy where the network can do that.
     pub payload: Vec<Bytes>,
+    /// When who asks gives up, if ever: a request that has not begun to leave by then need not.
+    pub until: Option<Instant>,
 }
 
 /// What a frame carries besides the payload.
@@ -170,7 +179,18 @@ impl<'a> Frame<'a> {
             Head::Bytes(bytes) => bytes.len() as u32,
         };
         header.payload_len = payload.iter().map(Bytes::len).sum::<usize>() as u32;
-        Self { header, head, payload }
+        Self { header, head, payload, until: None }
+    }
+
+    /// A request of who gives up at a time, and says so.
+    pub(crate) fn asked(
+        mut header: Header,
+        head: Head<'a>,
+        payload: Vec<Bytes>,
+        until: Instant,
+    ) -> Self {
+        header.deadline_ms = millis_left(until, Instant::now());
+        Self { until: Some(until), ..Self::new(header, head, payload) }
     }
 
     /// A frame that is nothing but a header.

@@ -208,21 +208,18 @@ impl Connection {
         let sent = body.send.iter().map(Bytes::len).sum();
         shared.check_size(op, len, sent)?;
         self.check_server(op)?;
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        if deadline <= Instant::now() {
             return Err(shared.timed_out(op));
         }
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        // Rounded up, so that a short deadline does not read as none.
-        let deadline_ms = u32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX);
         let place = place.filter(|_| self.features.has(Features::TRACES)).map(Context::encode);
         let traced = place.is_some();
-        let header = Header { deadline_ms, traced, ..Header::new(Kind::Request, op, id) };
+        let header = Header { traced, ..Header::new(Kind::Request, op, id) };
         let mut in_flight = InFlight::new(shared, id);
         let answered = {
             let placed = place.map(|place| Placed { place, message: head });
             let head = placed.as_ref().map_or(Head::Message(head), |head| Head::Message(head));
-            let frame = Frame::new(header, head, body.send);
+            let frame = Frame::asked(header, head, body.send, deadline);
             shared.calls.begin(id, body.into, sent, |into| {
                 // SAFETY: the call keeps its memory, untouched, until its answer came or `fail` has
                 // severed the connection. If it is over already, `fail` ends the call.

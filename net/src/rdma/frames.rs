@@ -51,7 +51,7 @@ impl Connection {
         into: &[Buffer],
         cost: Option<usize>,
     ) -> io::Result<(Outgoing, Option<Exposed>)> {
-        let Frame { header, head, payload } = frame;
+        let Frame { header, head, payload, .. } = frame;
         // Without an answer nobody would know when it was read.
         let to_be_read = if header.id == 0 { 0 } else { header.payload_len as usize };
         let (exposed, sources, landings) = self.expose(&payload, to_be_read, into)?;
@@ -72,7 +72,7 @@ impl Connection {
         frame: Frame<'_>,
         cost: Option<usize>,
     ) -> io::Result<(Outgoing, Option<Exposed>)> {
-        let Frame { header, head, payload } = frame;
+        let Frame { header, head, payload, .. } = frame;
         let len = header.payload_len as usize;
         let landings = match header.id {
             0 => None,

@@ -1,129 +1,34 @@
-//! Frames on their way out: any task pushes, one writer task takes all that is there and writes it
+//! Frames on their way out: any task pushes, one writer task takes many at a time and writes them
 //! in one vectored write.
 //!
 //! Headers and small pieces are gathered in one run of bytes; large pieces stay where they are.
-//! Invariant: frames leave whole and in the order of the pushes.
+//! Invariants: frames leave whole and in the order of the pushes. A request whose caller has given
+//! up before its first byte was taken does not leave at all, and its memory does not wait for the
+//! other side to take what is before it.
 
-use crate::frame::{Frame, HEADER_LEN, Head};
+mod batch;
+mod waiting;
+
+use crate::frame::{Frame, Head};
 use crate::sync::Mutex;
 use crate::transport::User;
-use bytes::{Buf, Bytes};
+use batch::Batch;
+use bytes::Buf;
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::time::Instant;
+use waiting::Waiting;
 
-/// Pieces up to this length are copied: cheaper than a reference and an entry of the vector.
-const GATHER: usize = 1024;
-/// A gathered run that grew beyond this is given back after use.
-const KEEP: usize = 256 << 10;
-
-/// Frames that are written together.
-#[derive(Default)]
-struct Batch {
-    /// Headers and small pieces.
-    gathered: Vec<u8>,
-    /// Written so far of `gathered`.
-    at: usize,
-    /// Large pieces, each with its place: the offset in `gathered` before which it comes.
-    pieces: VecDeque<(usize, Bytes)>,
-    /// Frames with a cost, and the sum of their costs.
-    costly: usize,
-    cost: usize,
-}
-
-impl Batch {
-    /// Tells that its frames have left, or never will.
-    fn leave(&mut self, user: &dyn User) {
-        let (frames, cost) = (std::mem::take(&mut self.costly), std::mem::take(&mut self.cost));
-        if frames > 0 {
-            user.left(frames, cost);
-        }
-    }
-
-    fn push(&mut self, piece: Bytes) {
-        if piece.len() <= GATHER {
-            self.gathered.extend_from_slice(&piece);
-        } else {
-            self.pieces.push_back((self.gathered.len(), piece));
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.gathered.is_empty() && self.pieces.is_empty()
-    }
-
-    fn clear(&mut self) {
-        self.gathered.clear();
-        self.gathered.shrink_to(KEEP);
-        self.pieces.clear();
-        (self.at, self.costly, self.cost) = (0, 0, 0);
-    }
-
-    /// The gathered bytes up to the next large piece.
-    fn run(&self) -> &[u8] {
-        let end = self.pieces.front().map_or(self.gathered.len(), |(place, _)| *place);
-        &self.gathered[self.at..end]
-    }
-}
-
-impl Buf for Batch {
-    fn remaining(&self) -> usize {
-        self.gathered.len() - self.at + self.pieces.iter().map(|(_, p)| p.len()).sum::<usize>()
-    }
-
-    fn has_remaining(&self) -> bool {
-        self.at < self.gathered.len() || !self.pieces.is_empty()
-    }
-
-    fn chunk(&self) -> &[u8] {
-        match (self.run(), self.pieces.front()) {
-            ([], Some((_, piece))) => piece,
-            (run, _) => run,
-        }
-    }
-
-    fn chunks_vectored<'a>(&'a self, dst: &mut [IoSlice<'a>]) -> usize {
-        let (mut n, mut at) = (0, self.at);
-        let ends = self.pieces.iter().map(|(place, piece)| (*place, &piece[..]));
-        for (place, piece) in ends.chain([(self.gathered.len(), &[][..])]) {
-            for slice in [&self.gathered[at..place], piece] {
-                if n == dst.len() {
-                    return n;
-                }
-                if !slice.is_empty() {
-                    dst[n] = IoSlice::new(slice);
-                    n += 1;
-                }
-            }
-            at = place;
-        }
-        n
-    }
-
-    fn advance(&mut self, mut count: usize) {
-        while count > 0 {
-            let run = self.run().len();
-            if run > 0 {
-                let n = run.min(count);
-                self.at += n;
-                count -= n;
-                continue;
-            }
-            let Some((_, piece)) = self.pieces.front_mut() else {
-                panic!("advanced {count} bytes beyond the end of a batch")
-            };
-            let n = piece.len().min(count);
-            piece.advance(n);
-            count -= n;
-            if piece.is_empty() {
-                self.pieces.pop_front();
-            }
-        }
-    }
-}
+/// The frame with which a batch has so many bytes is its last.
+const TOGETHER: usize = 256 << 10;
+/// So many bytes may wait before it is looked whether somebody still waits for them.
+const UNSEEN: usize = 1 << 20;
+/// Room for so many frames is kept when none waits.
+const KEEP: usize = 1024;
 
 /// What the writer has taken. When it ends, however that comes, nothing leaves any more: what waits
 /// is let go at once, though requests of the connection may be at work for long.
@@ -135,23 +40,59 @@ struct Leaving<'a> {
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        let mut pending = {
+        let waiting = {
             let mut state = self.queue.0.lock();
-            (state.closed, state.writing) = (true, false);
-            std::mem::take(&mut state.pending)
+            (state.closed, state.writing, state.bytes) = (true, false, 0);
+            std::mem::take(&mut state.waiting)
         };
         self.batch.leave(self.user);
-        pending.leave(self.user);
+        let costs: Vec<usize> = waiting.iter().filter_map(|frame| frame.cost).collect();
+        if !costs.is_empty() {
+            self.user.left(costs.len(), costs.iter().sum());
+        }
     }
 }
 
 #[derive(Default)]
 struct State {
-    pending: Batch,
+    waiting: VecDeque<Waiting>,
+    /// Of all that waits.
+    bytes: usize,
+    /// With more than this it is looked for what is over.
+    unseen: usize,
     writer: Option<Waker>,
     closed: bool,
     /// The writer has a batch that is not written yet.
     writing: bool,
+}
+
+impl State {
+    /// Takes out what nobody waits for any more. What stays may double before the next look, so
+    /// that a frame is looked at once or twice, however many wait.
+    fn sift(&mut self, now: Instant) -> VecDeque<Waiting> {
+        let all = std::mem::take(&mut self.waiting).into_iter();
+        let (over, waiting): (VecDeque<_>, _) = all.partition(|frame| frame.is_over(now));
+        self.waiting = waiting;
+        self.bytes = self.waiting.iter().map(Waiting::len).sum();
+        self.unseen = UNSEEN.max(2 * self.bytes);
+        over
+    }
+
+    /// Moves what is to be written together to `taken`, and what is over before it.
+    fn take(&mut self, taken: &mut Vec<Waiting>, now: Instant) {
+        let mut bytes = 0;
+        while bytes < TOGETHER {
+            let Some(frame) = self.waiting.pop_front() else { break };
+            self.bytes -= frame.len();
+            bytes += if frame.is_over(now) { 0 } else { frame.len() };
+            taken.push(frame);
+        }
+        self.writing = bytes > 0;
+        if self.waiting.is_empty() {
+            self.waiting.shrink_to(KEEP);
+            self.unseen = UNSEEN;
+        }
+    }
 }
 
 /// The sending side of one connection.
@@ -161,38 +102,28 @@ pub(super) struct SendQueue(Mutex<State>);
 impl SendQueue {
     /// Appends a frame. False: the connection is closed and the frame dropped.
     pub fn push(&self, frame: Frame<'_>, cost: Option<usize>) -> bool {
-        let Frame { header, head, payload } = frame;
-        let large = match head {
-            // Encoding a large message must not hold up the others under the lock.
-            Head::Message(message) if header.head_len as usize > GATHER => {
+        let Frame { header, head, payload, until } = frame;
+        // Before the lock: encoding must not hold up the others.
+        let head = match head {
+            Head::Message(message) => {
                 let mut bytes = Vec::with_capacity(header.head_len as usize);
                 message.encode(&mut bytes);
-                Some(bytes.into())
+                bytes.into()
             }
-            Head::Bytes(ref bytes) => Some(bytes.clone()),
-            Head::Message(_) => None,
+            Head::Bytes(bytes) => bytes,
         };
-        let header = header.encode();
-
+        let frame = Waiting { header, head, payload, until, cost };
         let mut state = self.0.lock();
         if state.closed {
             return false;
         }
-        let batch = &mut state.pending;
-        batch.gathered.reserve(HEADER_LEN);
-        batch.gathered.extend_from_slice(&header);
-        match (large, head) {
-            (Some(bytes), _) => batch.push(bytes),
-            (None, Head::Message(message)) => message.encode(&mut batch.gathered),
-            (None, Head::Bytes(_)) => {}
-        }
-        payload.into_iter().for_each(|piece| batch.push(piece));
-        if let Some(bytes) = cost {
-            batch.costly += 1;
-            batch.cost += bytes;
-        }
+        state.bytes += frame.len();
+        state.waiting.push_back(frame);
+        let over = (state.bytes > state.unseen).then(|| state.sift(Instant::now()));
         let writer = state.writer.take();
         drop(state);
+        // Freed while others push.
+        drop(over);
         if let Some(writer) = writer {
             writer.wake();
         }
@@ -213,7 +144,7 @@ impl SendQueue {
     /// Nothing waits to be written or is being written.
     pub fn rests(&self) -> bool {
         let state = self.0.lock();
-        state.pending.is_empty() && !state.writing
+        state.waiting.is_empty() && !state.writing
     }
 
     /// Writes frames until the queue is closed and empty, or the stream fails.
@@ -224,7 +155,12 @@ impl SendQueue {
         user: &dyn User,
     ) -> io::Result<()> {
         let mut leaving = Leaving { queue: self, user, batch: Batch::default() };
-        while self.next(&mut leaving.batch, user).await {
+        let mut taken = Vec::new();
+        while self.next(&mut taken, user).await {
+            let now = Instant::now();
+            leaving.batch.clear();
+            let frames = taken.drain(..).filter(|frame| !frame.is_over(now));
+            frames.for_each(|frame| leaving.batch.add(frame, now));
             while leaving.batch.has_remaining() {
                 if io.write_buf(&mut leaving.batch).await? == 0 {
                     return Err(io::ErrorKind::WriteZero.into());
@@ -237,18 +173,17 @@ impl SendQueue {
         io.shutdown().await
     }
 
-    /// Swaps the written batch for the pending frames; false at the end.
-    async fn next(&self, batch: &mut Batch, user: &dyn User) -> bool {
-        batch.clear();
+    /// Takes the next frames; false at the end.
+    async fn next(&self, taken: &mut Vec<Waiting>, user: &dyn User) -> bool {
         let slept = {
             let mut state = self.0.lock();
             state.writing = false;
-            state.pending.is_empty()
+            state.waiting.is_empty()
         };
         if slept {
             poll_fn(|cx| {
                 let mut state = self.0.lock();
-                if state.closed || !state.pending.is_empty() {
+                if state.closed || !state.waiting.is_empty() {
                     return Poll::Ready(());
                 }
                 state.writer = Some(cx.waker().clone());
@@ -261,9 +196,8 @@ impl SendQueue {
             }
         }
         let mut state = self.0.lock();
-        std::mem::swap(batch, &mut state.pending);
-        state.writing = !batch.is_empty();
-        state.writing
+        state.take(taken, Instant::now());
+        !taken.is_empty() || !state.closed
     }
 }
 
