@@ -3,6 +3,7 @@
 use crate::dial::{ANSWER_TIMEOUT, Client, dial};
 use crate::wire::from_status;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::timeout;
 use tonic::{Response, Status};
 use weft_net::Transport;
@@ -12,6 +13,9 @@ use weft_proto::{Error, ErrorKind, Result, v1};
 pub trait Question: Clone + Send {
     /// What it is answered.
     type Answer: Send;
+
+    /// Longest wait for the answer of one server.
+    const PATIENCE: Duration = ANSWER_TIMEOUT;
 
     /// Asks one server.
     fn ask(
@@ -30,6 +34,10 @@ impl Question for v1::RegisterTargetRequest {
 
 impl Question for v1::HeartbeatRequest {
     type Answer = v1::HeartbeatReply;
+
+    /// A leader's host that dies says nothing, and a target is down that the next leader does not
+    /// hear of soon.
+    const PATIENCE: Duration = Duration::from_secs(1);
 
     async fn ask(self, client: &mut Client) -> Result<Response<Self::Answer>, Status> {
         client.heartbeat(self).await
@@ -117,7 +125,8 @@ pub struct Group {
     next: usize,
     /// Where the leader is, as the last one asked said.
     leader: Option<String>,
-    client: Option<Client>,
+    /// With its address.
+    client: Option<(String, Client)>,
 }
 
 impl Group {
@@ -135,52 +144,63 @@ impl Group {
         }
     }
 
-    /// Asks each server once, and the leader that they name, each for 3 s at most. Errors: what the
-    /// leader says; `Unavailable`, `NotLeader` or `TimedOut` of the last one asked when none leads.
+    /// Asks each server once, and the leader that they name, each for [`Question::PATIENCE`] at
+    /// most once it is connected. Errors: what the leader says; `Unavailable`, `NotLeader` or
+    /// `TimedOut` of the last one asked when none leads.
     pub async fn call<Q: Question>(&mut self, question: Q) -> Result<Q::Answer> {
         let mut last = Error::new(ErrorKind::Unavailable, "no metadata server is configured");
+        // Others may think for a while that one of these leads.
+        let mut silent = Vec::new();
         for _ in 0..=self.addresses.len() {
-            let mut client = match self.client().await {
-                Ok(client) => client,
-                Err(e) => {
-                    last = e;
-                    continue;
+            let (address, mut client) = match self.client.take() {
+                Some(kept) => kept,
+                None => {
+                    let Some(address) = self.address() else { break };
+                    match dial(&self.transport, &address).await {
+                        Ok(client) => (address, client),
+                        Err(e) => {
+                            last = e;
+                            silent.push(address);
+                            continue;
+                        }
+                    }
                 }
             };
-            match timeout(ANSWER_TIMEOUT, question.clone().ask(&mut client)).await {
+            match timeout(Q::PATIENCE, question.clone().ask(&mut client)).await {
                 Ok(Ok(answer)) => {
-                    self.client = Some(client);
+                    self.client = Some((address, client));
                     return Ok(answer.into_inner());
                 }
                 Ok(Err(status)) => {
                     last = from_status(&status);
-                    self.leader = Some(last.hint.clone()).filter(|h| !h.is_empty());
+                    let is_new = |hint: &String| !hint.is_empty() && !silent.contains(hint);
+                    self.leader = Some(last.hint.clone()).filter(is_new);
                     let retry = matches!(last.kind, ErrorKind::NotLeader | ErrorKind::Unavailable);
                     if !retry {
-                        self.client = Some(client);
+                        self.client = Some((address, client));
                         return Err(last);
                     }
                 }
                 Err(_) => {
                     last = Error::new(ErrorKind::TimedOut, "a metadata server does not answer");
+                    let at = self.addresses.iter().position(|known| *known == address);
+                    self.next = at.map_or(self.next, |at| at + 1);
+                    silent.push(address);
                 }
             }
         }
         Err(last)
     }
 
-    /// The connection that served last, or a new one to the leader if known, else to the next
-    /// server.
-    async fn client(&mut self) -> Result<Client> {
-        if let Some(client) = self.client.take() {
-            return Ok(client);
-        }
-        if let Some(leader) = self.leader.take() {
-            return dial(&self.transport, &leader).await;
-        }
-        let none = || Error::new(ErrorKind::Unavailable, "no metadata server is configured");
-        let at = self.next % self.addresses.len().max(1);
-        self.next = at + 1;
-        dial(&self.transport, self.addresses.get(at).ok_or_else(none)?).await
+    /// Whom to connect to: the leader if it is known, else the next server. `None`: there is none.
+    fn address(&mut self) -> Option<String> {
+        self.leader.take().or_else(|| {
+            let at = self.next % self.addresses.len().max(1);
+            self.next = at + 1;
+            self.addresses.get(at).cloned()
+        })
     }
 }
+
+#[cfg(test)]
+mod tests;
