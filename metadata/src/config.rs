@@ -328,6 +328,14 @@ mod tests {
             { id = 3, address = "[::1]:7003" }]
     "#;
 
+    /// A daemon whose leader says nothing any more gets to the next one in time, and past another.
+    #[test]
+    fn who_is_not_heard_of_is_waited_for_longer_than_daemons_wait_for_who_is_gone() {
+        let patience = <weft_proto::v1::HeartbeatRequest as weft_control::Question>::PATIENCE;
+        let down_after = Duration::from_millis(default_target_down_ms());
+        assert!(2 * patience < down_after, "{patience:?} and {down_after:?}");
+    }
+
     #[test]
     fn a_small_file_is_enough_and_mistakes_are_named() {
         let c = Config::parse(GOOD).unwrap();

@@ -4,15 +4,16 @@
 
 use crate::backup;
 use crate::callers;
+use crate::counted::Counts;
 use crate::duties::{hold, repair};
-use crate::env::Env;
 use crate::events;
 use crate::node::{Effect, Known, Node};
 use crate::placement::survival;
+use crate::registration;
 use crate::soft::targets::Targets;
 use crate::state::Unwanted;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,17 +27,13 @@ use v1::control_server::Control;
 use v1::set_target_request::Action;
 use v1::set_target_state_entry::Change;
 use weft_control::to_status;
-use weft_proto::{ChunkId, Error, ErrorKind, InodeId, NodeId, Result, TargetId, Uuid, v1};
+use weft_proto::{ChunkId, Error, ErrorKind, NodeId, Result, TargetId, Uuid, v1};
 
 /// How long a call may wait for a leader.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A watcher that does not answer pings this often is gone.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
-
-/// Longest name of a failure domain, in bytes, and most parts of it.
-const MAX_DOMAIN: usize = 255;
-const MAX_LEVELS: usize = 8;
 
 /// Most events in one answer.
 const MAX_EVENTS: usize = 1000;
@@ -51,11 +48,12 @@ pub struct ControlService {
     targets: Arc<Targets>,
     /// One backup at a time.
     backups: Arc<Semaphore>,
+    counts: Counts,
 }
 
 impl ControlService {
     pub fn new(node: Arc<Node>, targets: Arc<Targets>) -> Self {
-        Self { node, targets, backups: Arc::new(Semaphore::new(1)) }
+        Self { node, targets, backups: Arc::new(Semaphore::new(1)), counts: Counts::default() }
     }
 
     fn check_cluster(&self, theirs: &[u8]) -> Result<Option<Uuid>> {
@@ -75,26 +73,11 @@ impl ControlService {
     ) -> Result<v1::RegisterTargetReply> {
         self.node.lead(Instant::now() + REQUEST_TIMEOUT).await?;
         self.check_cluster(&request.cluster)?;
-        let invalid = |what: &str| Error::new(ErrorKind::Invalid, what.to_string());
-        let target = request.target.ok_or_else(|| invalid("a registration without a target"))?;
-        if target.uuid.len() != 16 || target.address.is_empty() || target.address.len() > MAX_DOMAIN
-        {
-            return Err(invalid("a target needs a uuid of 16 bytes and its daemon's address"));
-        }
-        self.not_anothers(&target)?;
-        let levels = target.domain.split('/').count();
+        let none = || Error::new(ErrorKind::Invalid, "a registration without a target");
+        let target = request.target.ok_or_else(none)?;
         let map = self.node.map();
-        let is_new = |t: &v1::TargetInfo| (&t.uuid, &t.domain) != (&target.uuid, &target.domain);
-        if map.targets.iter().all(is_new)
-            && (target.domain.len() > MAX_DOMAIN || levels > MAX_LEVELS)
-        {
-            let what = format!(
-                "a failure domain has at most {MAX_DOMAIN} bytes and {MAX_LEVELS} parts, and not \
-                 {} and {levels}",
-                target.domain.len()
-            );
-            return Err(invalid(&what));
-        }
+        registration::check(&map, &target)?;
+        self.not_anothers(&target)?;
         let is_known = map.targets.iter().any(|t| t.uuid == target.uuid);
         let new = |t| events::event("target-new", format!("a new target: {}", events::place_of(t)));
         let events = (!is_known).then(|| new(&target)).into_iter().collect();
@@ -112,20 +95,23 @@ impl ControlService {
     /// where it was, and silences no other. Error: `NotFound`, it is to register what it serves.
     fn only_own(&self, beat: &mut v1::HeartbeatRequest) -> Result<()> {
         let map = self.node.map();
-        let daemons: HashMap<u32, &str> =
-            map.targets.iter().map(|t| (t.id, t.daemon.as_str())).collect();
+        // In the order of their numbers, and there may be many: each daemon asks twice a second.
+        let daemon = |id: u32| {
+            let at = map.targets.binary_search_by_key(&id, |target| target.id).ok()?;
+            Some(map.targets[at].daemon.as_str())
+        };
         for id in beat.targets.iter().map(|stat| stat.target) {
             let serves = !beat.stopping && !beat.failed.contains(&id);
-            let what = match daemons.get(&id) {
+            let what = match daemon(id) {
                 None => format!("target {} is not registered", TargetId(id)),
-                Some(daemon) if serves && *daemon != beat.daemon => {
+                Some(daemon) if serves && daemon != beat.daemon => {
                     format!("target {} is that of {daemon}, not of {}", TargetId(id), beat.daemon)
                 }
                 Some(_) => continue,
             };
             return Err(Error::new(ErrorKind::NotFound, what));
         }
-        let is_own = |id: &u32| daemons.get(id) == Some(&beat.daemon.as_str());
+        let is_own = |id: &u32| daemon(*id) == Some(beat.daemon.as_str());
         beat.targets.retain(|stat| is_own(&stat.target));
         beat.failed.retain(is_own);
         beat.damaged.retain(|chunk| is_own(&chunk.target));
@@ -336,21 +322,19 @@ impl ControlService {
         Ok(v1::ListEventsReply { events, more })
     }
 
-    pub(crate) fn env(&self) -> &Env {
-        &self.node.env
-    }
-
     pub(crate) fn node(&self) -> &Arc<Node> {
         &self.node
     }
 
-    pub(crate) fn status_now(&self) -> v1::StatusReply {
-        let (node, ready) = (&self.node, self.node.view().ready);
-        v1::StatusReply {
-            garbage_segments: if ready { garbage_count(node) } else { 0 },
-            scattered_files: if ready { scattered_count(node) } else { 0 },
+    pub(crate) async fn status_now(&self) -> Result<v1::StatusReply> {
+        let counted = self.counts.get(&self.node).await?;
+        Ok(v1::StatusReply {
+            garbage_segments: counted.garbage_segments,
+            scattered_files: counted.scattered_files,
+            lost_groups: counted.lost_groups,
+            bare_groups: counted.bare_groups,
             ..self.status_uncounted()
-        }
+        })
     }
 
     /// The same without what has to be counted in the state, which takes long.
@@ -358,7 +342,6 @@ impl ControlService {
         let (node, view) = (&self.node, self.node.view());
         let sessions = node.soft.with(|s| s.show(Instant::now()));
         let compacted = node.compaction.stat(Instant::now());
-        let (lost_groups, bare_groups) = if view.ready { lacking(node) } else { (0, 0) };
         v1::StatusReply {
             id: node.config.id.0,
             leader: view.leader.map_or(0, |l| l.0),
@@ -397,32 +380,10 @@ impl ControlService {
             compacted_files_per_hour: compacted.files_per_hour,
             clock_ns: node.env.clock.now_ns(),
             daemons: if view.ready { self.targets.daemons(Instant::now()) } else { Vec::new() },
-            lost_groups,
-            bare_groups,
+            lost_groups: 0,
+            bare_groups: 0,
         }
     }
-}
-
-/// What waits is counted up to a bound.
-const COUNTED: usize = 100_000;
-
-/// Files that may be worth being put together again.
-fn scattered_count(node: &Node) -> u64 {
-    node.state.to_compact(InodeId(0), COUNTED).map_or(0, |files| files.len() as u64)
-}
-
-/// Segments that wait for deletion.
-fn garbage_count(node: &Node) -> u64 {
-    node.state.garbage(None, COUNTED).map_or(0, |g| g.len() as u64)
-}
-
-/// Placement groups that have lost more than their parity, and all of it.
-fn lacking(node: &Node) -> (u64, u64) {
-    let map = node.map();
-    if map.targets.iter().all(|t| t.state() == v1::TargetState::Up) {
-        return (0, 0);
-    }
-    node.state.groups_in_use().map_or((0, 0), |in_use| survival::lacking(&map, &in_use))
 }
 
 type MapStream = Pin<Box<dyn Stream<Item = Result<v1::ClusterMap, Status>> + Send>>;
@@ -433,7 +394,7 @@ impl Control for ControlService {
         &self,
         request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusReply>, Status> {
-        let mut status = self.status_now();
+        let mut status = self.status_now().await.map_err(to_status)?;
         if callers::is_confined(&request) {
             status.sessions.clear();
         }

@@ -13,6 +13,8 @@
 //! | `map_changes` | what led to the newest cluster map, for those who have one of the last |
 //! | `compaction` | which parts of files are worth being put together in new segments |
 //! | `console` | the page for browsers, and what it shows |
+//! | `counted` | what a status says that has to be counted in the state |
+//! | `registration` | what a daemon may say of a target |
 //! | `sharing` | what tenants may have of the leader, and what they were given |
 //! | `duties`, `placement` | what the leader does besides, one duty a file |
 //! | [`config`], [`env`], `folder`, `identity` | settings, seams to the world, the data folder |
@@ -28,6 +30,7 @@ pub mod config;
 mod conflicts;
 mod console;
 mod control;
+mod counted;
 mod duties;
 pub mod env;
 mod events;
@@ -45,6 +48,7 @@ mod ops;
 pub mod placement;
 mod raftlog;
 mod read_locked;
+mod registration;
 mod replication;
 mod restore;
 mod run;

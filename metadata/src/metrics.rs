@@ -23,8 +23,7 @@ impl Pages for ControlService {
         if path != "/metrics" {
             return None;
         }
-        let this = self.clone();
-        let status = self.env().blocking(move || Ok(this.status_now())).await;
+        let status = self.status_now().await;
         let status = status.inspect_err(|error| tracing::error!("no metrics: {error}")).ok()?;
         Some(metrics(values(&status)))
     }

@@ -9,6 +9,7 @@ mod paths;
 mod web;
 
 use crate::control::ControlService;
+use crate::counted::lacking;
 use paths::Paths;
 use std::sync::LazyLock;
 use tokio::time::Instant;
@@ -67,7 +68,9 @@ fn overview(control: &ControlService, reader: Reader) -> Result<Overview> {
     let (node, now) = (control.node(), Instant::now());
     let (served, metadata) = node.sharing.served(now);
     let served = v1::ListQosReply { policy: None, served, metadata };
-    let mut all = Overview::of(&control.status_uncounted(), &served);
+    let (lost_groups, bare_groups) = if node.view().ready { lacking(node) } else { (0, 0) };
+    let status = v1::StatusReply { lost_groups, bare_groups, ..control.status_uncounted() };
+    let mut all = Overview::of(&status, &served);
     if !all.leads {
         return Ok(all);
     }

@@ -235,5 +235,10 @@ mod tests {
         assert_eq!(machine.cluster_map().unwrap().targets.last().unwrap().id, 90_000);
         apply(register(5, u32::MAX));
         assert!(machine.cluster_map().unwrap().targets.last().unwrap().id < 100_000);
+        // Who looks for one in the map relies on the order.
+        apply(register(6, 4));
+        let targets = machine.cluster_map().unwrap().targets;
+        assert_eq!(targets[1].id, 4);
+        assert!(targets.is_sorted_by_key(|t| t.id));
     }
 }

@@ -2,6 +2,7 @@
 //! disk.
 
 mod appends;
+mod control;
 mod known;
 mod members;
 mod service;
