@@ -302,6 +302,15 @@ fn daemon_rows(reply: &StatusReply) -> Vec<DaemonRow> {
     reply.daemons.iter().map(row).collect()
 }
 
+/// Bytes used and there in all, and whether not all that is used is known: of targets that were
+/// given up nothing is to be had.
+fn raw(targets: &[TargetRow]) -> (u64, u64, bool) {
+    targets.iter().filter(|t| t.state != "out").fold((0, 0, false), |(used, all, silent), t| {
+        let of_it = t.counters.used_bytes;
+        (used + of_it.unwrap_or(0), all + t.capacity_bytes, silent || of_it.is_none())
+    })
+}
+
 fn text(report: &Report) -> String {
     let mut out = match (&report.cluster, report.epoch) {
         (Some(id), Some(epoch)) => {
@@ -344,16 +353,12 @@ fn text(report: &Report) -> String {
     if report.cluster.is_none() {
         return out;
     }
-    let (used, capacity) = report
-        .targets
-        .iter()
-        .fold((0, 0), |(u, c), t| (u + t.counters.used_bytes.unwrap_or(0), c + t.capacity_bytes));
-    let silent = report.targets.iter().filter(|t| t.counters.used_bytes.is_none()).count();
+    let (used, capacity, silent) = raw(&report.targets);
     let up = report.targets.iter().filter(|t| t.state == "up").count();
     out += &format!(
         "\ntargets: {up} of {} up, {}{} of {} raw used\n{}",
         report.targets.len(),
-        if silent > 0 { "at least " } else { "" },
+        if silent { "at least " } else { "" },
         Size(used),
         Size(capacity),
         target::text(&report.targets)
@@ -446,4 +451,32 @@ fn repair_text(repair: &RepairRow) -> String {
         out += &format!("  {problem}\n");
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_proto::v1::{ClusterMap, TargetInfo, TargetStat, TargetState};
+
+    #[test]
+    fn a_target_that_was_given_up_is_no_room() {
+        let target = |id, state: TargetState| TargetInfo {
+            id,
+            state: state.into(),
+            capacity_bytes: 100,
+            ..Default::default()
+        };
+        let mut targets = vec![target(1, TargetState::Up), target(2, TargetState::Out)];
+        let raw_of = |targets: &[TargetInfo]| {
+            let stat = |target| TargetStat { target, used_bytes: 30, ..Default::default() };
+            raw(&target::rows(&StatusReply {
+                map: Some(ClusterMap { targets: targets.to_vec(), ..Default::default() }),
+                targets: vec![stat(1)],
+                ..Default::default()
+            }))
+        };
+        assert_eq!(raw_of(&targets), (30, 100, false));
+        targets.push(target(3, TargetState::Down));
+        assert_eq!(raw_of(&targets), (30, 200, true));
+    }
 }

@@ -98,3 +98,22 @@ fn an_index_goes_from_one_target_to_another_only_with_its_place() {
     assert!(refused(add(dir, &["c", "--index", "index"])).contains("is that of target"));
     assert!(listed(dir).is_empty() && !dir.join("c").exists());
 }
+
+/// Its path names no file of this machine: the kernel is asked for it, as when it was added.
+#[test]
+fn a_target_behind_a_fabric_is_looked_at_where_the_kernel_shows_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let id = "00000000-0000-4000-8000-000000000011";
+    // Nobody listens there, whether or not this machine has an initiator.
+    let drive = format!("nvme-tcp://127.0.0.1:1/nqn.2025-01.test.weft:none?uuid={id}");
+    let index = dir.join("index");
+    let target = format!("[[targets]]\npath = \"{drive}\"\nindex = \"{}\"\n", index.display());
+    fs::write(dir.join("c.toml"), format!("{CONFIG}{target}")).unwrap();
+    let added = refused(weft(dir, &["add", &drive]));
+    let removed = refused(weft(dir, &["remove", &drive]));
+    assert!(removed.contains(added.trim()) && removed.contains("--abandon"), "{added}{removed}");
+    assert_eq!(config(dir).targets.len(), 1);
+    done(weft(dir, &["remove", &drive, "--abandon"]));
+    assert!(config(dir).targets.is_empty());
+}

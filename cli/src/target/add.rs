@@ -128,7 +128,7 @@ pub async fn make(target: &Target, fabric: &Options, force: bool, index: Index) 
 }
 
 /// The drive as it is to be opened; one behind a fabric is connected first.
-async fn drive(target: &Target, fabric: &Options) -> Result<TargetOptions> {
+pub async fn drive(target: &Target, fabric: &Options) -> Result<TargetOptions> {
     let path = match target.location()? {
         Location::Local(path) => path,
         Location::Fabric(remote) => nvmeof::attach(&Roots::default(), &remote, fabric).await?,

@@ -1,22 +1,24 @@
 //! `weft target remove`: takes a target out of its daemon's configuration.
 
+use super::add::drive;
 use super::config::{File, RELOAD};
 use super::list::{TargetRow, rows};
 use crate::control::leader_status;
 use crate::network;
 use crate::output::describe;
 use crate::output::say;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::task::block_in_place;
+use tokio::time::{Instant, timeout};
 use weft_net::{Identity, Peers};
 use weft_proto::v1::StatusReply;
 use weft_proto::{TargetId, Uuid};
 use weft_segments::TargetClient;
 use weft_storaged::engine::{Content, inspect};
 
-/// Longest wait for the daemon whose target it is.
+/// Longest wait for the daemon whose target it is, and for a drive that is given up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Take a target out of the configuration of its storage daemon
@@ -58,13 +60,19 @@ pub async fn may_go(file: &File, path: &Path, args: OldArgs) -> Result<String> {
     if let Some(files) = file.config.tls.as_ref().filter(|_| !network::has_certificates()) {
         network::show(files.clone())?;
     }
-    let superblock = match inspect(&target.path).map(|i| i.content) {
+    // What is behind a fabric is looked at where the kernel shows it here. A box that is gone is
+    // not waited for by who gives it up.
+    let patience = if args.abandon { ANSWER_TIMEOUT } else { Duration::MAX };
+    let found = timeout(patience, drive(target, &file.config.nvmeof)).await;
+    let found = found.unwrap_or_else(|_| Err(anyhow!("it cannot be reached")));
+    let found = found.and_then(|drive| Ok(block_in_place(|| inspect(&drive.path))?.content));
+    let superblock = match found {
         Ok(Content::Target(superblock)) => superblock,
         Ok(Content::Blank) => return Ok(format!("{name} was never used")),
         Ok(other) if args.abandon => return Ok(format!("{name} holds {other}")),
-        Err(e) if args.abandon => return Ok(format!("{name} cannot be read ({e})")),
+        Err(e) if args.abandon => return Ok(format!("{name} cannot be read ({})", describe(&e))),
         Ok(other) => bail!("{name} holds {other}; --abandon takes it out all the same"),
-        Err(e) => bail!("{e}; --abandon takes it out all the same"),
+        Err(e) => bail!("{}; --abandon takes it out all the same", describe(&e)),
     };
     let chunks = async {
         let reply = leader_status(&file.config.metadata).await?;

@@ -6,11 +6,11 @@ use crate::control::{ClusterArgs, leader_status};
 use crate::output::{OutputArgs, Table};
 use crate::progress::Progress;
 use crate::size::Size;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde::Serialize;
 use std::process::ExitCode;
 use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use weft_net::{Identity, Peers};
 use weft_proto::{ChunkId, ErrorKind, TargetId, Uuid};
 use weft_segments::TargetClient;
@@ -18,12 +18,16 @@ use weft_segments::TargetClient;
 /// Longest wait for one answer: a chunk has up to 64 MiB.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const PAGE: u32 = 1000;
+/// How long a target is waited for whose daemon is started anew, and between two tries.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Read everything on targets, at a set pace, and compare it with its checksums
 ///
 /// Counts what is damaged or cannot be read, here and in the counters of the targets. What was
-/// found is made anew of the other shards soon after; readers go round it until then. Exit code 1:
-/// something was found.
+/// found is made anew of the other shards soon after; readers go round it until then. A target that
+/// does not answer is waited for, for a minute. Exit code 1: something was found, or a target was
+/// not read to its end.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Ids of targets [default: all that are up]
@@ -51,6 +55,14 @@ struct Scrubbed {
     seconds: f64,
     /// The first chunks of which something is wrong.
     bad: Vec<String>,
+    /// Why the rest was not read, if it was not.
+    failed: Option<String>,
+}
+
+impl Scrubbed {
+    fn is_clean(&self) -> bool {
+        self.damaged + self.unreadable == 0 && self.failed.is_none()
+    }
 }
 
 /// Most bad chunks that are named.
@@ -77,13 +89,13 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     let mut progress = Progress::new(format!("scrubbing {} targets", scrubs.len()));
     let mut done: Vec<Scrubbed> = Vec::new();
     while let Some(one) = scrubs.join_next().await {
-        done.push(one??);
+        done.push(one?);
         progress.set(format!("scrubbing, {} targets to go", scrubs.len()));
     }
     drop(progress);
     done.sort_by_key(|s| s.target);
     args.output.print(&done, |done| text(done))?;
-    let clean = done.iter().all(|s| s.damaged + s.unreadable == 0);
+    let clean = done.iter().all(Scrubbed::is_clean);
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -94,29 +106,43 @@ struct Scrub {
 }
 
 impl Scrub {
-    async fn run(&self) -> Result<Scrubbed> {
+    /// What others have found does not go with one that fails.
+    async fn run(&self) -> Scrubbed {
         let (begun, mut found) =
             (Instant::now(), Scrubbed { target: self.id, ..Scrubbed::default() });
-        let mut after = None;
-        loop {
-            let page =
-                self.target.list(after, None, PAGE, Instant::now() + REQUEST_TIMEOUT).await?;
-            for (chunk, length) in page.items {
-                after = Some(chunk);
-                self.chunk(chunk, length, &mut found).await?;
-                let due = Duration::from_secs_f64(found.bytes as f64 / self.pace as f64);
-                sleep_until(begun + due).await;
-            }
-            if !page.more {
-                break;
-            }
-        }
+        let read = self.read(begun, &mut found).await;
+        found.failed = read.err().map(|error| error.to_string());
         found.seconds = begun.elapsed().as_secs_f64();
-        Ok(found)
+        found
     }
 
-    async fn chunk(&self, chunk: ChunkId, length: u64, found: &mut Scrubbed) -> Result<()> {
-        let bad = match self.target.verify(chunk, Instant::now() + REQUEST_TIMEOUT).await {
+    async fn read(&self, begun: Instant, found: &mut Scrubbed) -> weft_proto::Result<()> {
+        let (mut after, mut due) = (None, begun);
+        loop {
+            let list = || self.target.list(after, None, PAGE, Instant::now() + REQUEST_TIMEOUT);
+            let page = patiently(list).await?;
+            for (chunk, length) in page.items {
+                after = Some(chunk);
+                // What took longer is not made up for: a daemon may have just come back.
+                let pace = Duration::from_secs_f64(length as f64 / self.pace as f64);
+                due = due.max(Instant::now()) + pace;
+                self.chunk(chunk, length, found).await?;
+                sleep_until(due).await;
+            }
+            if !page.more {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn chunk(
+        &self,
+        chunk: ChunkId,
+        length: u64,
+        found: &mut Scrubbed,
+    ) -> weft_proto::Result<()> {
+        let verify = || self.target.verify(chunk, Instant::now() + REQUEST_TIMEOUT);
+        let bad = match patiently(verify).await {
             Ok(bad) => {
                 found.damaged += u64::from(bad.is_some());
                 bad.is_some()
@@ -126,7 +152,7 @@ impl Scrub {
                 true
             }
             Err(e) if e.kind == ErrorKind::NotFound => return Ok(()), // deleted meanwhile
-            Err(e) => bail!(e),
+            Err(e) => return Err(e),
         };
         found.chunks += 1;
         found.bytes += length;
@@ -134,6 +160,24 @@ impl Scrub {
             found.bad.push(chunk.to_string());
         }
         Ok(())
+    }
+}
+
+/// Asks until there is an answer, or it has failed otherwise or for too long.
+async fn patiently<T, F: Future<Output = weft_proto::Result<T>>>(
+    ask: impl Fn() -> F,
+) -> weft_proto::Result<T> {
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        match ask().await {
+            Err(e)
+                if matches!(e.kind, ErrorKind::Unavailable | ErrorKind::TimedOut)
+                    && Instant::now() < patience =>
+            {
+                sleep(PAUSE).await;
+            }
+            answer => return answer,
+        }
     }
 }
 
@@ -153,5 +197,52 @@ fn text(done: &[Scrubbed]) -> String {
     for s in done.iter().filter(|s| !s.bad.is_empty()) {
         out.push_str(&format!("  target {}: bad chunks {}\n", s.target, s.bad.join(", ")));
     }
+    for (s, why) in done.iter().filter_map(|s| Some((s, s.failed.as_ref()?))) {
+        out.push_str(&format!("  target {}: not read to its end: {why}\n", s.target));
+    }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use weft_proto::Error;
+
+    /// Asks for what fails so often, and answers how often it was asked.
+    async fn asked(kind: ErrorKind, fails: u32) -> (weft_proto::Result<()>, u32) {
+        let times = Cell::new(0);
+        let ask = || {
+            times.set(times.get() + 1);
+            let fails = times.get() <= fails;
+            async move { if fails { Err(Error::new(kind, "gone")) } else { Ok(()) } }
+        };
+        (patiently(ask).await, times.get())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_comes_back_is_waited_for() {
+        for kind in [ErrorKind::Unavailable, ErrorKind::TimedOut] {
+            assert_eq!(asked(kind, 50).await, (Ok(()), 51));
+            let (answer, times) = asked(kind, u32::MAX).await;
+            assert_eq!(answer.unwrap_err().kind, kind);
+            assert_eq!(times, 61);
+        }
+        let (answer, times) = asked(ErrorKind::Io, 1).await;
+        assert!(answer.is_err() && times == 1, "it has answered");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_target_that_fails_is_told_of_with_what_was_found() {
+        let identity = Identity { name: "test".into(), cluster: None };
+        let peers = Peers::new(weft_net::tcp(), identity);
+        // A port that none can have.
+        let target = TargetClient::new(&peers, TargetId(3), "127.0.0.1:x");
+        let failed = Scrub { target, id: 3, pace: 1 }.run().await;
+        let whole = Scrubbed { target: 1, chunks: 7, ..Scrubbed::default() };
+        assert!(!failed.is_clean() && whole.is_clean());
+        let text = text(&[whole, failed]);
+        assert!(text.contains("  target 3: not read to its end: "), "{text}");
+        assert!(text.lines().any(|line| line.split_whitespace().take(2).eq(["1", "7"])), "{text}");
+    }
 }
