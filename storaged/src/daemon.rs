@@ -1,12 +1,13 @@
 //! The daemon: opens its targets, serves them, and keeps the metadata group informed.
 //!
-//! Invariants: a target that has an id is served without any metadata server; a target that fails
-//! does not stop the others; at the end the metadata group is told first, then requests end, then
-//! the targets are closed.
+//! Invariants: a target that has an id is served without any metadata server, and no longer once
+//! the metadata group says that another daemon serves it; a target that fails does not stop the
+//! others; at the end the metadata group is told first, then requests end, then the targets are
+//! closed.
 
 use crate::config::{Config, Target};
 use crate::engine::Engine;
-use crate::keeper::{Keeper, Open};
+use crate::keeper::{Keeper, Lost, Open};
 use crate::lateness::Lateness;
 use crate::metrics::Metrics;
 use crate::rebuild::Rebuilder;
@@ -81,6 +82,8 @@ impl Daemon {
                 options: target.options(),
                 fabric: self.config.nvmeof.clone(),
                 roots: self.config.roots.clone(),
+                transport: self.transport.clone(),
+                metadata: self.config.metadata.clone(),
                 open: open.clone(),
                 targets: targets.clone(),
             })
@@ -105,7 +108,8 @@ impl Daemon {
             if let Some(id) = engine.id() {
                 targets.insert(id, engine.clone());
             }
-            open.push(Open { engine, location });
+            // Nobody opens it anew.
+            open.push(Open { engine, location, refuse: Some(oneshot::channel().0) });
         }
         let service = around(targets.clone());
         let open = Arc::new(Mutex::new(open));
@@ -181,7 +185,7 @@ impl Daemon {
     }
 }
 
-async fn close(Open { engine, location }: Open) {
+async fn close(Open { engine, location, .. }: Open) {
     if let Err(e) = engine.close().await {
         tracing::error!("closing {location}: {e}");
     }
@@ -250,11 +254,15 @@ impl Membership {
     }
 
     async fn turn(&mut self) {
-        let mut result = self.register_new().await;
-        // One target that cannot be registered does not silence the others.
-        if result.is_ok() || !self.registered.is_empty() {
-            let heard = self.beat(false).await;
-            result = result.and(heard);
+        // Those that are served do not wait for one that cannot be registered.
+        let served = self.registered.len();
+        let mut result = if served > 0 { self.beat(false).await } else { Ok(()) };
+        if result.is_ok() {
+            result = self.register_new().await;
+            if self.registered.len() > served || served == 0 && result.is_ok() {
+                let heard = self.beat(false).await;
+                result = result.and(heard);
+            }
         }
         match result {
             Ok(()) => {
@@ -276,7 +284,7 @@ impl Membership {
 
     async fn register_new(&mut self) -> Result<()> {
         let new: Vec<_> = (self.open.lock().iter())
-            .filter(|o| !self.registered.contains(&o.engine.uuid()))
+            .filter(|o| o.refuse.is_some() && !self.registered.contains(&o.engine.uuid()))
             .map(|o| (o.engine.clone(), o.location.clone()))
             .collect();
         // Of what was closed nothing is kept.
@@ -345,13 +353,32 @@ impl Membership {
             ..Default::default()
         };
         let request = v1::RegisterTargetRequest { cluster: cluster.into(), target: Some(info) };
-        let reply = self.group.call(request).await?;
+        let reply = match self.group.call(request.clone()).await {
+            Err(why) if why.kind == ErrorKind::NotPermitted => {
+                self.refuse(engine, request, &why);
+                return Err(why);
+            }
+            reply => reply?,
+        };
         let cluster =
             Uuid::from_slice(&reply.cluster).filter(|&c| c != Uuid::NIL).ok_or_else(|| {
                 Error::new(ErrorKind::Protocol, "registration was answered without a cluster")
             })?;
         let engine = engine.clone();
         Ok(Box::pin(async move { engine.join(cluster, TargetId(reply.id)).await }))
+    }
+
+    /// Another daemon serves it and changes its drive: what is known of that here holds no longer.
+    fn refuse(&self, engine: &Engine, request: v1::RegisterTargetRequest, why: &Error) {
+        let mut open = self.open.lock();
+        let found = open.iter_mut().find(|open| open.engine.is_same(engine));
+        let Some(refuse) = found.and_then(|open| open.refuse.take()) else { return };
+        if let Some(id) = engine.id() {
+            self.targets.remove(id, why.message.clone());
+        }
+        let (engine, why) = (engine.clone(), why.message.clone());
+        // Without a keeper it is closed at the end.
+        let _ = refuse.send(Lost { engine, why, refused: Some(request) });
     }
 
     async fn beat(&mut self, stopping: bool) -> Result<()> {

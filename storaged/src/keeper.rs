@@ -9,26 +9,27 @@
 //! Invariants: a target is opened again only when every request to the old device has ended; what
 //! answers then must be the same target; an open that met an error of the drive, or no drive, is
 //! tried again, on any drive; a local drive that failed later stays failed until a restart, since
-//! nobody pulls its cable by design.
+//! nobody pulls its cable by design; what another daemon serves is closed, and opened again only
+//! after the metadata group has said that it is this one's, since the other changes its drive.
+
+mod watch;
 
 use crate::engine::{Engine, TargetOptions, Unread};
 use crate::location::Location;
-use crate::nvmeof::{self, Remote, Roots};
+use crate::nvmeof::{self, Roots};
 use crate::service::Targets;
 use parking_lot::Mutex;
-use std::convert::Infallible;
+use std::future::pending;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
-use weft_proto::{Error, ErrorKind, Result, Uuid};
+use tokio::time::{Instant, sleep};
+use weft_control::Group;
+use weft_net::Transport;
+use weft_proto::{Error, ErrorKind, Result, Uuid, v1};
 
-/// Between two looks at a path. Reading sysfs costs some microseconds.
-const LOOK: Duration = Duration::from_millis(250);
-/// Between two attempts to connect paths that are missing.
-const CONNECT: Duration = Duration::from_secs(5);
 /// Between two attempts to open a target, at first and at most; never less than the last one took,
 /// which may have read the whole drive.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -41,6 +42,16 @@ pub(crate) struct Open {
     pub engine: Engine,
     /// Where its drive is, as the admin wrote it.
     pub location: String,
+    /// To tell its keeper that another daemon serves it; `None` once that is told.
+    pub refuse: Option<oneshot::Sender<Lost>>,
+}
+
+/// A target that must not be served as it is.
+pub(crate) struct Lost {
+    pub engine: Engine,
+    pub why: String,
+    /// What the metadata group has refused, when another daemon serves it.
+    pub refused: Option<v1::RegisterTargetRequest>,
 }
 
 pub(crate) struct Keeper {
@@ -48,42 +59,75 @@ pub(crate) struct Keeper {
     pub options: TargetOptions,
     pub fabric: nvmeof::Options,
     pub roots: Roots,
+    pub transport: Arc<dyn Transport>,
+    /// Addresses of metadata servers.
+    pub metadata: Vec<String>,
     pub open: Arc<Mutex<Vec<Open>>>,
     pub targets: Arc<Targets>,
 }
+
+/// Longer than a daemon takes that has said that it is stopping, and that is told to read its file
+/// again.
+const SETTLES: Duration = Duration::from_secs(15);
+
+/// What is known of a target that was open.
+#[derive(Default)]
+struct Before {
+    known: Option<Uuid>,
+    /// The metadata group has to accept this before it is opened again.
+    refused: Option<v1::RegisterTargetRequest>,
+}
+
+/// A target that is open, and by what its keeper hears that another daemon serves it.
+type Opened = (Engine, oneshot::Receiver<Lost>);
 
 impl Keeper {
     /// Serves the target until dropped. Tells `started` how the first attempt went: an error means
     /// that only an admin can help, as far as anybody can tell.
     pub async fn run(self, started: oneshot::Sender<Result<()>>) {
-        match &self.location {
-            Location::Local(_) => {
-                let opened = self.open_at_last(None, &mut Some(started)).await;
+        let (mut started, mut before) = (Some(started), Before::default());
+        let mut is_first = true;
+        loop {
+            let opened = self.open_at_last(&before, &mut started).await;
+            if std::mem::take(&mut is_first) {
                 self.targets.opening.fetch_sub(1, Ordering::AcqRel);
-                // Drives show up late when a machine starts, and so do filesystems.
-                if opened.is_err_and(|e| e.kind == ErrorKind::NotFound) {
-                    let _ = self.open_at_last(None, &mut None).await;
-                }
             }
-            Location::Fabric(remote) => match self.keep(remote, started).await {},
+            let (engine, refusal) = match opened {
+                Ok(open) => open,
+                // Drives show up late when a machine starts, and so do filesystems.
+                Err(e) if e.kind == ErrorKind::NotFound => continue,
+                Err(_) => return,
+            };
+            let (known, mut refusal) = (Some(engine.uuid()), refusal);
+            let Lost { engine, why, mut refused } = self.lose(engine, &mut refusal).await;
+            tracing::error!(target = %self.location, "target is lost: {why}");
+            self.withdraw(&engine, &why);
+            // It may have been refused while it was lost; nobody refuses what is not open.
+            refused = refused.or_else(|| refusal.try_recv().ok()?.refused);
+            before = Before { known, refused };
+            if let Err(e) = engine.retire().await {
+                tracing::warn!(target = %self.location, "closing: {e}");
+            }
         }
     }
 
-    async fn keep(&self, remote: &Remote, started: oneshot::Sender<Result<()>>) -> Infallible {
-        let mut started = Some(started);
-        let mut known = None;
-        loop {
-            // Only drives of this machine are given up.
-            let Ok(engine) = self.open_at_last(known, &mut started).await else { continue };
-            if known.replace(engine.uuid()).is_none() {
-                self.targets.opening.fetch_sub(1, Ordering::AcqRel);
+    /// Returns when the target must be closed.
+    async fn lose(&self, engine: Engine, refusal: &mut oneshot::Receiver<Lost>) -> Lost {
+        let refusal = async {
+            match refusal.await {
+                Ok(lost) => lost,
+                Err(_) => pending().await,
             }
-            let why = tokio::select! {
-                why = self.watch(remote, &engine) => why,
-                never = self.connect_paths(remote) => match never {},
-            };
-            tracing::error!(target = %self.location, "target is lost: {why}");
-            self.retire(engine, &why).await;
+        };
+        let Location::Fabric(remote) = &self.location else {
+            // At the end of the daemon nobody waits for who has it here.
+            drop(engine);
+            return refusal.await;
+        };
+        tokio::select! {
+            lost = refusal => lost,
+            why = self.watch(remote, &engine) => Lost { engine, why, refused: None },
+            never = self.connect_paths(remote) => match never {},
         }
     }
 
@@ -91,18 +135,15 @@ impl Keeper {
     /// admin can mend that, and somebody is to be told.
     async fn open_at_last(
         &self,
-        known: Option<Uuid>,
+        before: &Before,
         started: &mut Option<oneshot::Sender<Result<()>>>,
-    ) -> Result<Engine> {
+    ) -> Result<Opened> {
         let (mut again, mut tries) = (AGAIN, 0);
         let mut said = String::new();
         let unread = Arc::new(Mutex::new(Unread::default()));
         loop {
             let begun = Instant::now();
-            let result = match self.find().await {
-                Ok(device) => self.open(device, known, (&unread, tries >= FAILED_TRIES)).await,
-                Err(e) => Err(e),
-            };
+            let result = self.try_open(before, (&unread, tries >= FAILED_TRIES)).await;
             let hopeless = result.as_ref().err().filter(|e| !self.may_heal(e)).cloned();
             if let Some(started) = started.take() {
                 // Nobody waits when the daemon ends.
@@ -112,7 +153,7 @@ impl Keeper {
                 }
             }
             match result {
-                Ok(engine) => return Ok(engine),
+                Ok(opened) => return Ok(opened),
                 Err(e) if e.message != said => {
                     tracing::warn!(target = %self.location, "not served, will try again: {e}");
                     said = e.message;
@@ -122,6 +163,25 @@ impl Keeper {
             sleep(again.max(begun.elapsed())).await;
             (again, tries) = ((again * 2).min(AGAIN_MOST), tries + 1);
         }
+    }
+
+    /// Opens the target, if it may be.
+    async fn try_open(&self, before: &Before, how: (&Arc<Mutex<Unread>>, bool)) -> Result<Opened> {
+        let device = self.find().await?;
+        let Some(request) = &before.refused else {
+            let engine = self.open(device, before.known, how).await?;
+            return self.admit(engine);
+        };
+        // Before anything of it is read: until then it may change. Who is stopping has been
+        // replaced before its last request has ended, and who starts anew asks for it back.
+        let mut group = Group::new(self.transport.clone(), self.metadata.clone());
+        group.call(request.clone()).await?;
+        sleep(SETTLES).await;
+        group.call(request.clone()).await?;
+        let engine = self.open(device, before.known, how).await?;
+        // An index that is made anew takes long, and the target counts as down meanwhile.
+        group.call(request.clone()).await?;
+        self.admit(engine)
     }
 
     /// Where the drive is at this moment.
@@ -167,89 +227,32 @@ impl Keeper {
                 format!("{} was target {known} and is {} now", self.location, engine.uuid()),
             ));
         }
-        self.admit(&engine)?;
         Ok(engine)
     }
 
     /// Serves a target that is open, unless it cannot stand beside those that are.
-    fn admit(&self, engine: &Engine) -> Result<()> {
+    fn admit(&self, engine: Engine) -> Result<Opened> {
         let mut open = self.open.lock();
         for other in open.iter() {
-            check_together(engine, &self.location.to_string(), other)?;
+            check_together(&engine, &self.location.to_string(), other)?;
         }
         if let Some(id) = engine.id() {
             self.targets.insert(id, engine.clone());
         }
-        open.push(Open { engine: engine.clone(), location: self.location.to_string() });
-        Ok(())
+        let (refuse, refusal) = oneshot::channel();
+        let location = self.location.to_string();
+        open.push(Open { engine: engine.clone(), location, refuse: Some(refuse) });
+        Ok((engine, refusal))
     }
 
-    /// Returns why the target must be opened again.
-    async fn watch(&self, remote: &Remote, engine: &Engine) -> String {
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut errors = 0;
-        let mut away = false;
-        // What it was opened with all the same, so that it can be read.
-        let known = engine.failure();
-        loop {
-            looks.tick().await;
-            if let Some(why) = engine.failure().filter(|_| known.is_none()) {
-                return why;
-            }
-            if !nvmeof::is_live(&self.roots, remote) {
-                let why = nvmeof::lost_paths(&self.roots, remote);
-                if !std::mem::replace(&mut away, true) {
-                    tracing::warn!(target = %self.location, "target is away: {why}");
-                }
-                self.set_away(engine, Some(why));
-                continue;
-            }
-            let stat = engine.stat();
-            let now = stat.read_errors + stat.write_errors;
-            // A device that was taken away and made anew answers under another number: ask ours.
-            if (away || now != errors)
-                && let Err(e) = engine.probe().await
-            {
-                return e.message;
-            }
-            errors = now;
-            if std::mem::replace(&mut away, false) {
-                tracing::info!(target = %self.location, "target is back");
-                self.set_away(engine, None);
-            }
-        }
-    }
-
-    fn set_away(&self, engine: &Engine, why: Option<String>) {
+    /// Takes the target out of service.
+    fn withdraw(&self, engine: &Engine, why: &str) {
+        // Together, so that nobody who registers it puts it back.
+        let mut open = self.open.lock();
         if let Some(id) = engine.id() {
-            self.targets.set_away(id, why);
+            self.targets.remove(id, why.to_owned());
         }
-    }
-
-    /// Connects again what the kernel gave up.
-    async fn connect_paths(&self, remote: &Remote) -> Infallible {
-        loop {
-            sleep(CONNECT).await;
-            if let Err(e) = nvmeof::connect_all(&self.roots, remote, &self.fabric).await {
-                tracing::debug!(target = %self.location, "{e}");
-            }
-        }
-    }
-
-    /// Takes the target out of service and waits for the last request to it.
-    async fn retire(&self, engine: Engine, why: &str) {
-        {
-            // Together, so that nobody who registers it puts it back.
-            let mut open = self.open.lock();
-            if let Some(id) = engine.id() {
-                self.targets.remove(id, why.to_owned());
-            }
-            open.retain(|o| !o.engine.is_same(&engine));
-        }
-        if let Err(e) = engine.retire().await {
-            tracing::warn!(target = %self.location, "closing: {e}");
-        }
+        open.retain(|o| !o.engine.is_same(engine));
     }
 }
 

@@ -73,15 +73,25 @@ impl Committer {
     /// Makes the changes durable, then visible. The order of two calls in flight is not defined.
     pub async fn commit(&self, commits: Vec<Commit>) -> Result<()> {
         let (done, result) = oneshot::channel();
-        self.queue.send(Message::Commit(Waiting { commits, done })).map_err(|_| closed())?;
-        self.core.answer(result).await.unwrap_or_else(|| Err(closed()))
+        let sent = self.queue.send(Message::Commit(Waiting { commits, done }));
+        sent.map_err(|_| self.ended())?;
+        self.core.answer(result).await.unwrap_or_else(|| Err(self.ended()))
     }
 
     /// Commits no puts of these sessions from now on.
     pub async fn fence(&self, ended: Vec<RangeInclusive<u64>>) -> Result<()> {
         let (done, fenced) = oneshot::channel();
-        self.queue.send(Message::Fence(ended, done)).map_err(|_| closed())?;
-        self.core.answer(fenced).await.ok_or_else(closed)
+        self.queue.send(Message::Fence(ended, done)).map_err(|_| self.ended())?;
+        self.core.answer(fenced).await.ok_or_else(|| self.ended())
+    }
+
+    /// Why the thread does not answer. One that has died takes the target out of service.
+    fn ended(&self) -> Error {
+        if !*self.closed.lock() {
+            self.core.fail("the thread that commits has died".into());
+        }
+        let closing = || Error::new(ErrorKind::Unavailable, "the target is closing");
+        self.core.check_writable().err().unwrap_or_else(closing)
     }
 
     /// Commits what was queued, makes the index durable and ends; only the first call does
@@ -114,10 +124,6 @@ impl Committer {
             )),
         }
     }
-}
-
-fn closed() -> Error {
-    Error::new(ErrorKind::Unavailable, "the target is closing")
 }
 
 impl Drop for Committer {
@@ -367,3 +373,6 @@ impl Commit {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

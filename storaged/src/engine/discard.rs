@@ -10,6 +10,7 @@ use super::entry::Extent;
 use super::worker::Worker;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,9 @@ use tokio::time::Instant;
 
 /// Most blocks of one discard: 4 MiB, which is also all that can be out of reach of a put.
 const PIECE: u32 = 1024;
+
+/// Before the next discard after one that failed: a path that is lost may come back.
+const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct Queue {
@@ -48,7 +52,7 @@ impl Discard {
         device: Arc<dyn Device>,
         allocator: Arc<Mutex<Allocator>>,
         path: &Path,
-    ) -> std::io::Result<Self> {
+    ) -> io::Result<Self> {
         let shared =
             Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new(), allocator });
         let thread = match device.discard_rate() {
@@ -113,7 +117,7 @@ struct Discarder {
 
 impl Discarder {
     fn run(&self) {
-        let mut useful = true;
+        let (mut useful, mut resting) = (true, None);
         let mut queue = self.shared.queue.lock();
         while !queue.closed {
             let Some(piece) = next(&mut queue.waiting) else {
@@ -121,29 +125,44 @@ impl Discarder {
                 continue;
             };
             let begun = Instant::now();
+            // What cannot be discarded for now is used as it is: nobody waits for it.
+            let tries = useful && resting.is_none_or(|until| until <= begun);
             queue.since = Some(begun);
-            MutexGuard::unlocked(&mut queue, || useful = useful && self.discard(piece));
+            let discard = || if tries { self.discard(piece) } else { Ok(()) };
+            let result = MutexGuard::unlocked(&mut queue, discard);
             queue.since = None;
             queue.blocks -= u64::from(piece.blocks);
             self.shared.allocator.lock().give(&[piece]);
+            if let Err(e) = &result {
+                useful = !is_for_good(e);
+                if resting.replace(begun + PAUSE).is_none() {
+                    let then = if useful { "others are tried" } else { "no more of it" };
+                    tracing::warn!("{}: discard of {piece:?}: {e}; {then}", self.name);
+                }
+                continue;
+            }
+            if !tries {
+                continue;
+            }
+            resting = None;
             let bytes = u64::from(piece.blocks) * BLOCK;
             let until = begun + Duration::from_secs_f64(bytes as f64 / self.rate as f64);
-            while useful
-                && !queue.closed
+            while !queue.closed
                 && !self.shared.changed.wait_until(&mut queue, until.into_std()).timed_out()
             {
             }
         }
     }
 
-    fn discard(&self, piece: Extent) -> bool {
-        let (off, len) = (piece.block * BLOCK, u64::from(piece.blocks) * BLOCK);
-        let result = self.device.discard(off, len);
-        if let Err(e) = &result {
-            tracing::warn!("{}: discard of {len} bytes at {off}: {e}; no more of it", self.name);
-        }
-        result.is_ok()
+    fn discard(&self, piece: Extent) -> io::Result<()> {
+        self.device.discard(piece.block * BLOCK, u64::from(piece.blocks) * BLOCK)
     }
+}
+
+/// Whether the drive, or its filesystem, takes no discards at all.
+fn is_for_good(e: &io::Error) -> bool {
+    let errno = e.raw_os_error();
+    matches!(errno, Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS | libc::EINVAL))
 }
 
 /// Takes the lowest run out, with what lies right behind it, up to [`PIECE`].
@@ -167,12 +186,13 @@ mod tests {
     use super::super::device::Done;
     use super::*;
     use bytes::Bytes;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use weft_net::AlignedBuf;
 
-    /// A drive whose discards wait until they may go on.
-    struct Slow(Mutex<bool>, Condvar);
+    /// A drive whose discards are answered by this.
+    struct Fake<F>(F);
 
-    impl Device for Slow {
+    impl<F: Fn(u64) -> io::Result<()> + Send + Sync + 'static> Device for Fake<F> {
         fn size(&self) -> u64 {
             u64::MAX / BLOCK * BLOCK
         }
@@ -197,12 +217,8 @@ mod tests {
             u64::MAX
         }
 
-        fn discard(&self, _: u64, _: u64) -> std::io::Result<()> {
-            let mut may = self.0.lock();
-            while !*may {
-                self.1.wait(&mut may);
-            }
-            Ok(())
+        fn discard(&self, off: u64, _: u64) -> io::Result<()> {
+            (self.0)(off)
         }
     }
 
@@ -217,16 +233,53 @@ mod tests {
             .collect();
         let capacity = all.capacity();
         let all = Arc::new(Mutex::new(all));
-        let drive = Arc::new(Slow(Mutex::default(), Condvar::new()));
-        let discard = Discard::start(drive.clone(), all.clone(), Path::new("drive")).unwrap();
+        let (go, may_go) = std::sync::mpsc::channel::<()>();
+        let may_go = Mutex::new(may_go);
+        let wait = move |_| {
+            // Until the other end is gone.
+            let _ = may_go.lock().recv();
+            Ok(())
+        };
+        let discard =
+            Discard::start(Arc::new(Fake(wait)), all.clone(), Path::new("drive")).unwrap();
         assert_eq!(discard.space(), (capacity, 5 * u64::from(RUN)));
         discard.give(&runs);
         assert_eq!(discard.space(), (capacity, 0), "what waits is not used");
         assert!(discard.hurry());
         assert_eq!(discard.space(), (capacity, 0));
-        *drive.0.lock() = true;
-        drive.1.notify_all();
+        drop(go);
         drop(discard);
         assert_eq!(all.lock().used(), 0, "everything came back");
+    }
+
+    /// Gives the same run back again and again, whose first discard fails so, until another is
+    /// tried, or often.
+    fn is_tried_again(errno: i32) -> bool {
+        let run = Extent { block: 10, blocks: 5 };
+        let all = Arc::new(Mutex::new(Allocator::new(0, 100)));
+        let tries = Arc::new(AtomicUsize::new(0));
+        let tried = tries.clone();
+        let fail = move |_| match tried.fetch_add(1, Ordering::SeqCst) {
+            0 => Err(io::Error::from_raw_os_error(errno)),
+            _ => Ok(()),
+        };
+        let discard =
+            Discard::start(Arc::new(Fake(fail)), all.clone(), Path::new("drive")).unwrap();
+        let begun = Instant::now();
+        while tries.load(Ordering::SeqCst) < 2 && begun.elapsed() < 2 * PAUSE {
+            assert!(all.lock().claim(run));
+            discard.give(&[run]);
+            while all.lock().used() > 0 {
+                std::thread::yield_now();
+            }
+        }
+        tries.load(Ordering::SeqCst) > 1
+    }
+
+    /// A path is lost for a moment, or a filesystem is full.
+    #[test]
+    fn discards_go_on_after_one_that_failed() {
+        assert!(is_tried_again(libc::EIO) && is_tried_again(libc::ENOSPC));
+        assert!(!is_tried_again(libc::EOPNOTSUPP), "the drive takes none");
     }
 }

@@ -447,3 +447,6 @@ fn failed(path: &str, e: &rocksdb::Error) -> Error {
     };
     Error::new(kind, format!("index {path}: {e}"))
 }
+
+#[cfg(test)]
+mod tests;

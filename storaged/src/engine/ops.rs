@@ -134,7 +134,12 @@ impl Engine {
     ) -> Result<()> {
         let core = &self.core;
         let _hold = core.busy.hold(vec![id]).await;
-        if let Some(entry) = core.lookup(id).await? {
+        let here = match core.lookup(id).await? {
+            // It may have been deleted just now.
+            Some(_) => core.newest(id).await?,
+            None => None,
+        };
+        if let Some(entry) = here {
             return if entry.checksums == checksums {
                 Ok(())
             } else {
@@ -308,8 +313,8 @@ impl Core {
         found.into_iter().filter_map(|(_, entry)| Some(self.of_index(entry?))).collect()
     }
 
-    /// As [`Self::lookup`], for who is about to give the space back: not of the cache, which may
-    /// have for a moment what was replaced.
+    /// As [`Self::lookup`], for who changes the chunk or says that it is here: not of the cache,
+    /// which may have for a moment what was replaced or deleted.
     pub(super) async fn newest(self: &Arc<Self>, id: ChunkId) -> Result<Option<Arc<JournalEntry>>> {
         let core = self.clone();
         self.blocking(move || core.index.get_newest(id)).await

@@ -31,6 +31,13 @@ impl Engine {
         }
     }
 
+    /// Has the drive make durable what it holds. Errors: `Io`. Takes as long as the drive does.
+    pub async fn flush(&self) -> Result<()> {
+        self.core.device.flush().wait().await.map_err(|e| {
+            Error::new(ErrorKind::Io, format!("flush of {}: {e}", self.path().display()))
+        })
+    }
+
     /// Closes the target and waits for the end of all requests to it, so that it may be opened
     /// again. Errors are those of [`Engine::close`].
     pub async fn retire(self) -> Result<()> {

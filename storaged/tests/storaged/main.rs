@@ -8,6 +8,7 @@ mod kill;
 mod late;
 mod losses;
 mod metadata;
+mod moves;
 mod power;
 mod support;
 mod tenants;

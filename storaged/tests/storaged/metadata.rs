@@ -17,8 +17,16 @@ pub struct Heard {
     pub beats: watch::Sender<Vec<v1::HeartbeatRequest>>,
     /// Where the leader is, when this is another server.
     pub leader: Mutex<Option<String>>,
+    /// The daemon that serves all targets, and how often others were refused.
+    pub served_by: watch::Sender<(Option<String>, u64)>,
     /// What tenants may have.
     pub qos: Mutex<v1::QosPolicy>,
+}
+
+fn refusal(kind: ErrorKind) -> Status {
+    let mut status = Status::unavailable("another daemon serves it");
+    status.metadata_mut().insert("weft-error", kind.code().into());
+    status
 }
 
 #[derive(Clone, Default)]
@@ -31,6 +39,11 @@ impl Metadata {
         status.metadata_mut().insert("weft-error", ErrorKind::NotLeader.code().into());
         status.metadata_mut().insert("weft-leader", leader.parse().unwrap());
         Err(status)
+    }
+
+    /// Whether another daemon serves what this one speaks of.
+    fn is_anothers(&self, daemon: &str) -> bool {
+        self.1.served_by.borrow().0.as_ref().is_some_and(|serves| serves != daemon)
     }
 
     pub async fn serve(&self) -> String {
@@ -79,6 +92,10 @@ impl Control for Metadata {
         let request = request.into_inner();
         assert!(request.cluster.is_empty() || request.cluster[..] == CLUSTER.0);
         let given = request.target.unwrap();
+        if self.is_anothers(&given.daemon) {
+            self.1.served_by.send_modify(|(_, refused)| *refused += 1);
+            return Err(refusal(ErrorKind::NotPermitted));
+        }
         let mut targets = self.0.lock();
         let known = targets.iter().position(|t| t.uuid == given.uuid);
         let id = known.unwrap_or(targets.len()) as u32 + 1;
@@ -96,6 +113,9 @@ impl Control for Metadata {
     ) -> Result<Response<v1::HeartbeatReply>, Status> {
         self.lead()?;
         let request = request.into_inner();
+        if self.is_anothers(&request.daemon) && !request.stopping {
+            return Err(refusal(ErrorKind::NotFound));
+        }
         let qos = self.1.qos.lock().clone();
         let qos = (qos.version != request.qos_version).then_some(qos);
         self.1.beats.send_modify(|all| all.push(request));
