@@ -17,10 +17,17 @@ pub struct Heard {
     pub beats: watch::Sender<Vec<v1::HeartbeatRequest>>,
     /// Where the leader is, when this is another server.
     pub leader: Mutex<Option<String>>,
-    /// The daemon that serves all targets, and how often others were refused.
-    pub served_by: watch::Sender<(Option<String>, u64)>,
+    pub served: watch::Sender<Served>,
     /// What tenants may have.
     pub qos: Mutex<v1::QosPolicy>,
+}
+
+/// Who serves all targets, and what came of registrations.
+#[derive(Default)]
+pub struct Served {
+    pub by: Option<String>,
+    pub accepted: u64,
+    pub refused: u64,
 }
 
 fn refusal(kind: ErrorKind) -> Status {
@@ -43,7 +50,7 @@ impl Metadata {
 
     /// Whether another daemon serves what this one speaks of.
     fn is_anothers(&self, daemon: &str) -> bool {
-        self.1.served_by.borrow().0.as_ref().is_some_and(|serves| serves != daemon)
+        self.1.served.borrow().by.as_ref().is_some_and(|serves| serves != daemon)
     }
 
     pub async fn serve(&self) -> String {
@@ -93,9 +100,10 @@ impl Control for Metadata {
         assert!(request.cluster.is_empty() || request.cluster[..] == CLUSTER.0);
         let given = request.target.unwrap();
         if self.is_anothers(&given.daemon) {
-            self.1.served_by.send_modify(|(_, refused)| *refused += 1);
+            self.1.served.send_modify(|served| served.refused += 1);
             return Err(refusal(ErrorKind::NotPermitted));
         }
+        self.1.served.send_modify(|served| served.accepted += 1);
         let mut targets = self.0.lock();
         let known = targets.iter().position(|t| t.uuid == given.uuid);
         let id = known.unwrap_or(targets.len()) as u32 + 1;

@@ -2,7 +2,7 @@
 //! only: what the other daemon does is done here as soon as this one has let go of the drive.
 
 use crate::daemon::{CLUSTER, get, put, run, until};
-use crate::metadata::Metadata;
+use crate::metadata::{Metadata, Served};
 use crate::support::{data, id, make, open_with};
 use std::path::Path;
 use std::time::Duration;
@@ -15,10 +15,15 @@ use weft_storaged::{Config, Target};
 const SIZE: u64 = 32 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Opens the target as another host would, with an index of its own.
-async fn elsewhere(dir: &Path) -> Engine {
+/// As another host has it, with an index of its own.
+fn options(dir: &Path) -> TargetOptions {
     let index = Some(dir.join("elsewhere"));
-    let options = TargetOptions { index, ..TargetOptions::new(dir.join("a"), Some(SIZE)) };
+    TargetOptions { index, ..TargetOptions::new(dir.join("a"), Some(SIZE)) }
+}
+
+/// Opens the target as another host would, as soon as nobody else has it.
+async fn elsewhere(dir: &Path) -> Engine {
+    let options = options(dir);
     let since = Instant::now();
     loop {
         match open_with(&options) {
@@ -50,19 +55,28 @@ async fn what_another_daemon_serves_is_let_go_and_opened_anew() {
     other.retire().await.unwrap();
 
     // It waits from its start on for what the other serves.
-    let served_by = &metadata.1.served_by;
-    served_by.send_modify(|(serves, _)| *serves = Some("s2".into()));
+    let served = &metadata.1.served;
+    let serves = |who: Option<&str>| served.send_modify(|s| s.by = who.map(str::to_owned));
+    let come_to = async |so_far: &dyn Fn(&Served) -> bool| {
+        let mut seen = served.subscribe();
+        timeout(PATIENCE, seen.wait_for(|served| so_far(served))).await.unwrap().unwrap();
+    };
+    serves(Some("s2"));
     let daemon = run(config).await;
     let peer = daemon.peer();
-    let refused =
-        async { served_by.subscribe().wait_for(|(_, refused)| *refused > 0).await.is_ok() };
-    assert!(timeout(PATIENCE, refused).await.unwrap());
+    come_to(&|served| served.refused > 0).await;
     until(&peer, |answer| answer.as_ref().is_err_and(|e| e.kind == ErrorKind::Unavailable)).await;
-    let other = elsewhere(dir.path()).await;
+    // The other starts anew: it has it back before anything of it is read here.
+    let refused = served.borrow().refused;
+    serves(None);
+    come_to(&|served| served.accepted > 0).await;
+    serves(Some("s2"));
+    come_to(&|served| served.refused > refused).await;
+    let other = open_with(&options(dir.path())).expect("nobody has opened it");
     store(&other, 6).await;
     assert_eq!(other.delete(vec![id(1, 5, 0)]).await.unwrap(), 1);
     other.retire().await.unwrap();
-    served_by.send_modify(|(serves, _)| *serves = None);
+    serves(None);
     // What was deleted there is not here, and nothing is in the place of what was stored.
     until(&peer, |answer| answer.as_ref().is_err_and(|e| e.kind == ErrorKind::NotFound)).await;
     for seq in 10..20 {
@@ -71,13 +85,13 @@ async fn what_another_daemon_serves_is_let_go_and_opened_anew() {
     assert!(get(&peer, 1, 6, 0, 3 * 4096).await.unwrap().1 == data(id(1, 6, 0), 3, 0).0);
 
     // It has served it for a while, was away, and comes back.
-    served_by.send_modify(|(serves, _)| *serves = Some("s2".into()));
+    serves(Some("s2"));
     until(&peer, |answer| answer.as_ref().is_err_and(|e| e.kind == ErrorKind::Unavailable)).await;
     let other = elsewhere(dir.path()).await;
     store(&other, 5).await;
     assert_eq!(other.delete(vec![id(1, 6, 0)]).await.unwrap(), 1);
     other.retire().await.unwrap();
-    served_by.send_modify(|(serves, _)| *serves = None);
+    serves(None);
     until(&peer, Result::is_ok).await;
     assert_eq!(get(&peer, 1, 6, 0, 4096).await.unwrap_err().kind, ErrorKind::NotFound);
     for seq in 10..20 {
