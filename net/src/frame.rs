@@ -187,9 +187,9 @@ impl<'a> Frame<'a> {
         mut header: Header,
         head: Head<'a>,
         payload: Vec<Bytes>,
-        until: Instant,
+        (now, until): (Instant, Instant),
     ) -> Self {
-        header.deadline_ms = millis_left(until, Instant::now());
+        header.deadline_ms = millis_left(until, now);
         Self { until: Some(until), ..Self::new(header, head, payload) }
     }
 

@@ -208,7 +208,8 @@ impl Connection {
         let sent = body.send.iter().map(Bytes::len).sum();
         shared.check_size(op, len, sent)?;
         self.check_server(op)?;
-        if deadline <= Instant::now() {
+        let now = Instant::now();
+        if deadline <= now {
             return Err(shared.timed_out(op));
         }
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
@@ -219,7 +220,7 @@ impl Connection {
         let answered = {
             let placed = place.map(|place| Placed { place, message: head });
             let head = placed.as_ref().map_or(Head::Message(head), |head| Head::Message(head));
-            let frame = Frame::asked(header, head, body.send, deadline);
+            let frame = Frame::asked(header, head, body.send, (now, deadline));
             shared.calls.begin(id, body.into, sent, |into| {
                 // SAFETY: the call keeps its memory, untouched, until its answer came or `fail` has
                 // severed the connection. If it is over already, `fail` ends the call.

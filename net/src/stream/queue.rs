@@ -156,8 +156,7 @@ impl SendQueue {
     ) -> io::Result<()> {
         let mut leaving = Leaving { queue: self, user, batch: Batch::default() };
         let mut taken = Vec::new();
-        while self.next(&mut taken, user).await {
-            let now = Instant::now();
+        while let Some(now) = self.next(&mut taken, user).await {
             leaving.batch.clear();
             let frames = taken.drain(..).filter(|frame| !frame.is_over(now));
             frames.for_each(|frame| leaving.batch.add(frame, now));
@@ -173,8 +172,8 @@ impl SendQueue {
         io.shutdown().await
     }
 
-    /// Takes the next frames; false at the end.
-    async fn next(&self, taken: &mut Vec<Waiting>, user: &dyn User) -> bool {
+    /// Takes the next frames, and says when; `None` at the end.
+    async fn next(&self, taken: &mut Vec<Waiting>, user: &dyn User) -> Option<Instant> {
         let slept = {
             let mut state = self.0.lock();
             state.writing = false;
@@ -195,9 +194,10 @@ impl SendQueue {
                 tokio::task::yield_now().await;
             }
         }
+        let now = Instant::now();
         let mut state = self.0.lock();
-        state.take(taken, Instant::now());
-        !taken.is_empty() || !state.closed
+        state.take(taken, now);
+        (!taken.is_empty() || !state.closed).then_some(now)
     }
 }
 

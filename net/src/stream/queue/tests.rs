@@ -53,7 +53,8 @@ async fn what_never_leaves_is_let_go_when_the_writer_ends() {
 
 fn ask(queue: &SendQueue, id: u64, payload: Bytes, patience: Duration) -> bool {
     let (header, until) = (Header::new(Kind::Request, 100, id), Instant::now() + patience);
-    queue.push(Frame::asked(header, Head::Bytes(Bytes::new()), vec![payload], until), None)
+    let times = (Instant::now(), until);
+    queue.push(Frame::asked(header, Head::Bytes(Bytes::new()), vec![payload], times), None)
 }
 
 /// Its answer would be nobody's, and it may be carried out after what undoes it.
