@@ -328,13 +328,18 @@ impl ControlService {
 
     pub(crate) async fn status_now(&self) -> Result<v1::StatusReply> {
         let counted = self.counts.get(&self.node).await?;
-        Ok(v1::StatusReply {
-            garbage_segments: counted.garbage_segments,
-            scattered_files: counted.scattered_files,
-            lost_groups: counted.lost_groups,
-            bare_groups: counted.bare_groups,
-            ..self.status_uncounted()
-        })
+        // The whole map is copied: beside the loop, too.
+        let this = self.clone();
+        let all = move || {
+            Ok(v1::StatusReply {
+                garbage_segments: counted.garbage_segments,
+                scattered_files: counted.scattered_files,
+                lost_groups: counted.lost_groups,
+                bare_groups: counted.bare_groups,
+                ..this.status_uncounted()
+            })
+        };
+        self.node.env.blocking(all).await
     }
 
     /// The same without what has to be counted in the state, which takes long.

@@ -142,8 +142,16 @@ impl Keeper {
         let mut said = String::new();
         let unread = Arc::new(Mutex::new(Unread::default()));
         loop {
-            let begun = Instant::now();
-            let result = self.try_open(before, (&unread, tries >= FAILED_TRIES)).await;
+            let mut took = Duration::ZERO;
+            let result = match self.given_back(before).await {
+                Ok(()) => {
+                    let begun = Instant::now();
+                    let result = self.try_open(before, (&unread, tries >= FAILED_TRIES)).await;
+                    (took, tries) = (begun.elapsed(), tries + 1);
+                    result
+                }
+                Err(e) => Err(e),
+            };
             let hopeless = result.as_ref().err().filter(|e| !self.may_heal(e)).cloned();
             if let Some(started) = started.take() {
                 // Nobody waits when the daemon ends.
@@ -160,27 +168,36 @@ impl Keeper {
                 }
                 Err(_) => {}
             }
-            sleep(again.max(begun.elapsed())).await;
-            (again, tries) = ((again * 2).min(AGAIN_MOST), tries + 1);
+            sleep(again.max(took)).await;
+            again = (again * 2).min(AGAIN_MOST);
         }
     }
 
-    /// Opens the target, if it may be.
+    /// Whether it may be opened, of which nothing is read before that: until then it may change.
+    async fn given_back(&self, before: &Before) -> Result<()> {
+        let Some(request) = &before.refused else { return Ok(()) };
+        // Who cannot reach the drive does not ask for it.
+        self.find().await?;
+        self.ask(request).await?;
+        // Who is stopping has been replaced before its last request has ended, and who starts anew
+        // asks for it back.
+        sleep(SETTLES).await;
+        self.ask(request).await
+    }
+
+    async fn ask(&self, request: &v1::RegisterTargetRequest) -> Result<()> {
+        let mut group = Group::new(self.transport.clone(), self.metadata.clone());
+        group.call(request.clone()).await.map(drop)
+    }
+
+    /// Opens the target and serves it, if it may be.
     async fn try_open(&self, before: &Before, how: (&Arc<Mutex<Unread>>, bool)) -> Result<Opened> {
         let device = self.find().await?;
-        let Some(request) = &before.refused else {
-            let engine = self.open(device, before.known, how).await?;
-            return self.admit(engine);
-        };
-        // Before anything of it is read: until then it may change. Who is stopping has been
-        // replaced before its last request has ended, and who starts anew asks for it back.
-        let mut group = Group::new(self.transport.clone(), self.metadata.clone());
-        group.call(request.clone()).await?;
-        sleep(SETTLES).await;
-        group.call(request.clone()).await?;
         let engine = self.open(device, before.known, how).await?;
-        // An index that is made anew takes long, and the target counts as down meanwhile.
-        group.call(request.clone()).await?;
+        if let Some(request) = &before.refused {
+            // An index that is made anew takes long, and the target counts as down meanwhile.
+            self.ask(request).await?;
+        }
         self.admit(engine)
     }
 

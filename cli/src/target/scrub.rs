@@ -110,14 +110,14 @@ impl Scrub {
     async fn run(&self) -> Scrubbed {
         let (begun, mut found) =
             (Instant::now(), Scrubbed { target: self.id, ..Scrubbed::default() });
-        let read = self.read(begun, &mut found).await;
+        let read = self.read(&mut found).await;
         found.failed = read.err().map(|error| error.to_string());
         found.seconds = begun.elapsed().as_secs_f64();
         found
     }
 
-    async fn read(&self, begun: Instant, found: &mut Scrubbed) -> weft_proto::Result<()> {
-        let (mut after, mut due) = (None, begun);
+    async fn read(&self, found: &mut Scrubbed) -> weft_proto::Result<()> {
+        let mut after = None;
         loop {
             let list = || self.target.list(after, None, PAGE, Instant::now() + REQUEST_TIMEOUT);
             let page = patiently(list).await?;
@@ -125,7 +125,7 @@ impl Scrub {
                 after = Some(chunk);
                 // What took longer is not made up for: a daemon may have just come back.
                 let pace = Duration::from_secs_f64(length as f64 / self.pace as f64);
-                due = due.max(Instant::now()) + pace;
+                let due = Instant::now() + pace;
                 self.chunk(chunk, length, found).await?;
                 sleep_until(due).await;
             }

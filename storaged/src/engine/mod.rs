@@ -53,6 +53,8 @@ mod shared;
 mod signature;
 mod start;
 mod superblock;
+#[cfg(test)]
+mod support;
 mod unread;
 mod uring;
 mod verify;

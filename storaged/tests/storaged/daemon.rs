@@ -412,7 +412,7 @@ fn show(root: &Path, files: &[(&str, &str)]) {
 
 /// Asks for the chunk until the answer is as wanted.
 pub async fn until(peer: &Peer, wanted: impl Fn(&Result<(Vec<u32>, Vec<u8>)>) -> bool) {
-    let patience = Instant::now() + Duration::from_secs(120);
+    let patience = Instant::now() + Duration::from_secs(30);
     loop {
         let answer = get(peer, 1, 5, 0, 4096).await;
         if wanted(&answer) {
