@@ -1,5 +1,6 @@
 //! An open file: the bare calls. The file objects of the package are built on it.
 
+use crate::appends::{Appends, End};
 use crate::buffers::{Source, Target};
 use crate::completions::{Later, call};
 use crate::gpu::{self, Place};
@@ -24,6 +25,7 @@ pub struct File {
     /// Read-locked by each change that was begun for an event loop: closing waits for them, also
     /// for those whose turn has not come yet.
     begun: Arc<RwLock<()>>,
+    appends: Appends,
     // Dropped last.
     connection: Link,
 }
@@ -32,7 +34,8 @@ pub struct File {
 pub fn opened(file: OpenFile) -> Value {
     Value::Made(Box::new(|py, connection| {
         let (file, connection) = (Arc::new(file), connection.clone());
-        let file = File { file, begun: Arc::default(), connection };
+        let (begun, appends) = Default::default();
+        let file = File { file, begun, appends, connection };
         Ok(file.into_pyobject(py)?.into_any())
     }))
 }
@@ -104,8 +107,7 @@ impl File {
         wait(py, &self.connection, read).map_err(|e| e.raise(None))
     }
 
-    /// Writes a buffer at offset `off`, or at the end of a file that was opened to append. Answers
-    /// how many bytes that were: all of them.
+    /// Writes a buffer at offset `off`. Answers how many bytes that were: all of them.
     fn pwrite<'py>(
         &self,
         py: Python<'py>,
@@ -116,6 +118,32 @@ impl File {
         let write = || write_all(&self.file, off, source.bytes());
         let written = wait(py, &self.connection, write).map_err(|e| e.raise(None))?;
         written.object(py, &self.connection)
+    }
+
+    /// Writes a buffer at the end of a file that was opened to append. Answers how many bytes that
+    /// were: all of them. The same memory with the same content, offered again after an error, or
+    /// after a signal handler has raised something, goes on where that has ended: nothing is there
+    /// twice. The path is for errors only; `moves`: it is counted.
+    fn append(
+        &self,
+        py: Python<'_>,
+        path: &Bound<'_, PyAny>,
+        moves: bool,
+        buffer: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        let source = Source::of(buffer)?;
+        let (file, begun) = self.begin();
+        let (fs, begun) = (self.connection.filesystem(), begun.map(Arc::new));
+        let mut call = self.appends.begin(source.bytes(), moves);
+        let run = || call.run(End { fs, file, begun });
+        wait(py, &self.connection, run).map_err(|e| e.raise(Some(path)))?;
+        Ok(call.end())
+    }
+
+    /// How often something was appended that was counted, or was to be.
+    #[getter]
+    fn appends(&self) -> u64 {
+        self.appends.calls()
     }
 
     /// `pread_into`, into memory of a GPU.

@@ -13,6 +13,7 @@
 
 #![warn(missing_docs)]
 
+mod appends;
 mod args;
 mod batch;
 mod buffers;

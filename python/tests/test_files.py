@@ -1,6 +1,7 @@
 """File objects: modes, positions, buffers, errors."""
 
 import array
+import contextlib
 import errno
 import io
 import os
@@ -112,6 +113,79 @@ def test_large_memory_is_filled_without_as_much_beside_it(cluster, fs, scratch):
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 72
+
+
+def test_the_position_of_a_file_to_append_is_its_end(fs, scratch):
+    fs.write_bytes(f"{scratch}/a", b"0123")
+    for buffering in (0, -1):
+        with fs.open(f"{scratch}/a", "a+b", buffering) as file:
+            end = file.tell()
+            assert (file.seek(1), file.read(2)) == (1, b"12")
+            assert file.write(b"45") == 2
+            file.flush()
+            assert (file.tell(), file.read()) == (end + 2, b"")
+            assert (file.seek(-1, os.SEEK_CUR), file.read()) == (end + 1, b"5")
+            file.seek(0)
+            assert file.pwrite(b"67", 0) == 2
+            assert (file.tell(), file.read(3)) == (0, b"012")
+    assert fs.read_bytes(f"{scratch}/a") == b"012345674567"
+
+
+class Refused(Exception):
+    """What a test makes a call raise."""
+
+
+@pytest.mark.parametrize("buffering", [0, -1, 16])
+def test_what_was_appended_is_not_appended_again(fs, scratch, monkeypatch, buffering):
+    def refused(*_):
+        raise Refused
+
+    with fs.open(f"{scratch}/a", "ab", buffering) as file:
+        raw = file.raw if buffering else file
+        file.write(b"one ")
+        file.flush()
+        # Whatever goes wrong behind a write is not the write's failure.
+        with monkeypatch.context() as patch, contextlib.suppress(Refused):
+            patch.setattr(raw, "stat", refused)
+            file.write(b"two ")
+            file.flush()
+        file.flush()
+        file.write(b"three, which is longer than a buffer ")
+        # Another with the same content, from the same memory.
+        for _ in range(3):
+            file.write(b"four ")
+            file.flush()
+    whole = b"one two three, which is longer than a buffer four four four "
+    assert fs.read_bytes(f"{scratch}/a") == whole
+
+
+def in_time(call, *args):
+    """Calls it until it is not too late: how long the cluster takes is not what is tested."""
+    while True:
+        with contextlib.suppress(TimeoutError):
+            return call(*args)
+
+
+def test_what_may_have_been_appended_is_not_appended_again(cluster, fs, scratch, away):
+    path, lines = f"{scratch}/a", [b"%06d\n" % number for number in range(1000)]
+    other = in_time(lambda: weft.connect(cluster, timeout=2.0))
+    with other, fs.open(path, "ab", 0) as theirs:
+        file = in_time(other.open, path, "ab")
+        # Two write it: neither may keep what was written.
+        file.write(b"".join(lines[:10]))
+        in_time(file.flush)
+        theirs.write(b"theirs\n")
+        file.write(b"".join(lines[10:500]))
+        with away(), pytest.raises(OSError):
+            file.flush()
+        in_time(file.flush)
+        file.write(b"".join(lines[500:]))
+        in_time(file.flush)
+        file.close()
+    # Of what failed it is not known whether it is there.
+    found = fs.read_bytes(path).splitlines(keepends=True)
+    assert len(found) == len(set(found))
+    assert {b"theirs\n", *lines[:10], *lines[500:]} <= set(found)
 
 
 def test_what_buffers_wrap_is_a_raw_file(fs, scratch):

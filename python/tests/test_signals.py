@@ -130,11 +130,29 @@ def test_a_handler_that_raises_ends_a_call(fresh, scratch, away, alarm):
     def handler():
         raise Late
 
-    with away():
+    with away(), pytest.raises(Late):
         alarm(0.05, handler)
-        with pytest.raises(Late):
-            fresh.stat(f"{scratch}/none")
+        fresh.stat(f"{scratch}/none")
     assert fresh.exists(scratch)
+
+
+def test_what_a_handler_ends_is_not_appended_twice(cluster, fs, scratch, away, alarm):
+    def handler():
+        raise Late
+
+    path = f"{scratch}/a"
+    with weft.connect(cluster) as other, fs.open(path, "ab", 0) as theirs:
+        with other.open(path, "ab") as file:
+            # Two write it: neither may keep what was written.
+            file.write(b"one ")
+            file.flush()
+            theirs.write(b"two ")
+            file.write(b"three ")
+            with away(), pytest.raises(Late):
+                alarm(0.05, handler)
+                file.flush()
+            file.write(b"four ")
+    assert fs.read_bytes(path) == b"one two three four "
 
 
 def test_a_handler_that_raises_ends_the_wait_to_disconnect(cluster, scratch, away, alarm):
@@ -144,8 +162,8 @@ def test_a_handler_that_raises_ends_the_wait_to_disconnect(cluster, scratch, awa
     fs = weft.connect(cluster)
     fs.write_bytes(f"{scratch}/a", b"x" * 100)
     with away():
-        alarm(0.05, handler)
         with pytest.raises(Late):
+            alarm(0.05, handler)
             fs.close()
         names = [task.read_text() for task in pathlib.Path("/proc/self/task").glob("*/comm")]
     # It goes on.

@@ -1,6 +1,7 @@
 """File objects: what ``Filesystem.open`` answers."""
 
 import errno
+import functools
 import io
 import os
 from typing import Any
@@ -43,12 +44,15 @@ class File(io.RawIOBase):
         self._native = native
         self._flags = flags
         self._at = 0
+        # Appends past this object when that was found: it is at the end after another.
+        self._appends = 0
         #: The path that it was opened by.
         self.name = path
         #: The mode that it was opened in.
         self.mode = mode
         if flags & os.O_APPEND:
-            self._at = self._do(native.stat).st_size
+            self._at = None
+            self.tell()
 
     def _do(self, call, *args):
         if self.closed:
@@ -98,7 +102,8 @@ class File(io.RawIOBase):
 
     def pwrite(self, buffer: Any, offset: int) -> int:
         """Writes all of a buffer, or of memory of a GPU, at ``offset``, or, in append mode, at the
-        end. Answers how many bytes that were."""
+        end. Answers how many bytes that were. Of a buffer whose append has failed nothing is
+        appended twice when it is written again."""
         self._check("writable")
         of_gpu = _gpu.view(buffer)
         if of_gpu is not None and not len(of_gpu):
@@ -106,21 +111,24 @@ class File(io.RawIOBase):
         elif of_gpu is not None:
             whole = bool(self._flags & os.O_APPEND)
             return self._do(self._native.pwrite_gpu, of_gpu.place, offset, whole)
+        if self._flags & os.O_APPEND:
+            return self._do(self._native.append, self.name, False, buffer)
         return self._do(self._native.pwrite, buffer, offset)
 
     def read(self, size: int | None = -1) -> bytes:
         """Up to ``size`` bytes, all if negative; fewer at the end of the file only."""
         if size is None or size < 0:
             return self.readall()
-        data = self.pread(size, self._at)
-        self._at += len(data)
+        at = self.tell()
+        data = self.pread(size, at)
+        self._move(at + len(data))
         return data
 
     def readall(self) -> bytes:
         """All that is left."""
         self._check("readable")
         parts = []
-        while left := max(self.stat().st_size - self._at, 0):
+        while left := max(self.stat().st_size - self.tell(), 0):
             part = self.read(left)
             parts.append(part)
             if not part:
@@ -129,16 +137,19 @@ class File(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Fills a writable buffer. Answers how many bytes there were: 0 at the end."""
-        filled = self.pread_into(buffer, self._at)
-        self._at += filled
+        at = self.tell()
+        filled = self.pread_into(buffer, at)
+        self._move(at + filled)
         return filled
 
     def write(self, data: Any) -> int:
         """Writes all of a buffer, at the position or, in append mode, at the end."""
-        written = self.pwrite(data, self._at)
         if self._flags & os.O_APPEND:
-            self._at = self.stat().st_size
+            written = self.pwrite(data, 0)
+            # At the end, which is asked for when it is needed: that may fail.
+            self._at = None
         else:
+            written = self.pwrite(data, self._at)
             self._at += written
         return written
 
@@ -146,30 +157,38 @@ class File(io.RawIOBase):
         """Sets the position; ``os.SEEK_DATA`` and ``os.SEEK_HOLE`` work, too."""
         self._check_open()
         if whence in (_SEEK_DATA, _SEEK_HOLE):
-            self._at = self._do(self._native.seek, offset, whence == _SEEK_HOLE)
-            return self._at
+            return self._move(self._do(self._native.seek, offset, whence == _SEEK_HOLE))
         if whence == os.SEEK_SET:
             base = 0
         elif whence == os.SEEK_CUR:
-            base = self._at
+            base = self.tell()
         elif whence == os.SEEK_END:
             base = self.stat().st_size
         else:
             raise ValueError(f"invalid whence: {whence}")
         if base + offset < 0:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.name)
-        self._at = base + offset
-        return self._at
+        return self._move(base + offset)
 
     def tell(self) -> int:
         """The position."""
         self._check_open()
+        if self._flags & os.O_APPEND and (
+            self._at is None or self._appends != self._native.appends
+        ):
+            self._move(self.stat().st_size)
         return self._at
+
+    def _move(self, at):
+        self._at = at
+        if self._flags & os.O_APPEND:
+            self._appends = self._native.appends
+        return at
 
     def truncate(self, size: int | None = None) -> int:
         """Cuts it, or extends it by a hole. Answers the new size."""
         self._check("writable")
-        size = self._at if size is None else size
+        size = self.tell() if size is None else size
         if size < 0:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.name)
         self._do(self._native.truncate, size)
@@ -213,6 +232,13 @@ def _reopen(fs, path, mode, buffering, at):
 
 class _Direct:
     """Calls that go past the buffer, to the file."""
+
+    def __init__(self, raw, size):
+        super().__init__(raw, size)
+        if raw._flags & os.O_APPEND:
+            # A write whose answer does not reach the buffer is offered again. No signal handler,
+            # which may raise something, runs between this and the buffer.
+            raw.write = functools.partial(raw._native.append, raw.name, True)
 
     def pread(self, n: int, offset: int) -> bytes:
         """Up to ``n`` bytes from ``offset``; the position stays."""
