@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -211,9 +211,16 @@ impl Interrupt {
 /// with its name. Those of other users are seen by root only, and one that begins a program only
 /// when it has begun. Asks nothing of the filesystem there.
 pub fn holders(folder: &Path) -> Vec<(i32, String)> {
+    holders_by(folder, |told| told.recv_timeout(LOOK_TIMEOUT))
+}
+
+fn holders_by(
+    folder: &Path,
+    next: impl FnMut(&Told<(i32, String)>) -> Heard<(i32, String)>,
+) -> Vec<(i32, String)> {
     let folder = folder.to_owned();
     let all = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut found = each(all.collect(), LOOK_TIMEOUT, move |proc| held(proc, &folder));
+    let mut found = each(all.collect(), next, move |proc| held(proc, &folder));
     found.sort_unstable();
     found
 }
@@ -240,11 +247,16 @@ fn maps(proc: &Path, folder: &Path) -> bool {
     paths.any(|path| path.starts_with(folder))
 }
 
-/// What `look` finds at each, but for those where it takes longer than `limit`: a thread stays
+/// Where a thread tells what it found.
+type Told<F> = Receiver<Option<F>>;
+/// What it told next, or that this takes too long, or that it is through.
+type Heard<F> = Result<Option<F>, RecvTimeoutError>;
+
+/// What `look` finds at each, but for those where `next` says that it takes too long: a thread stays
 /// behind there. After [`STUCK`] of those it is enough.
 fn each<T: Send + 'static, F: Send + 'static>(
     all: Vec<T>,
-    limit: Duration,
+    mut next: impl FnMut(&Told<F>) -> Heard<F>,
     look: impl Fn(T) -> Option<F> + Send + Sync + 'static,
 ) -> Vec<F> {
     let (rest, look) = (Arc::new(Mutex::new(all.into_iter())), Arc::new(look));
@@ -253,15 +265,15 @@ fn each<T: Send + 'static, F: Send + 'static>(
         let (tell, told) = channel();
         let (rest, look) = (rest.clone(), look.clone());
         thread::spawn(move || {
-            let next = || rest.lock().unwrap_or_else(PoisonError::into_inner).next();
-            while let Some(one) = next() {
+            let left = || rest.lock().unwrap_or_else(PoisonError::into_inner).next();
+            while let Some(one) = left() {
                 if tell.send(look(one)).is_err() {
                     return;
                 }
             }
         });
         loop {
-            match told.recv_timeout(limit) {
+            match next(&told) {
                 Ok(answer) => found.extend(answer),
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) => return found,

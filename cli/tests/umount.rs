@@ -21,7 +21,7 @@ fn named(child: &Child) -> serde_json::Value {
 }
 
 fn sleeper() -> Child {
-    Command::new("sleep").arg("60").spawn().unwrap()
+    Command::new("sleep").arg("600").spawn().unwrap()
 }
 
 #[test]

@@ -156,7 +156,7 @@ mod tests {
         }
         lanes.run(move || drop(waits));
         let all = tokio::task::spawn_blocking(move || {
-            (0..MANY).try_for_each(|_| all.recv_timeout(Duration::from_secs(30)))
+            (0..MANY).try_for_each(|_| all.recv_timeout(Duration::from_secs(120)))
         });
         all.await.unwrap().expect("work waits for work behind it");
         while lanes.state.lock().threads > 0 {

@@ -9,7 +9,7 @@ EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
 
 def run(name, *args):
     words = [sys.executable, str(EXAMPLES / name), *args]
-    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=120).stdout
 
 
 def test_many_files_are_written_and_read(cluster, fs, scratch):

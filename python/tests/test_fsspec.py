@@ -180,7 +180,7 @@ def test_text_that_was_not_closed_is_written_at_the_end(cluster, spec, scratch):
         "for file in a, b, c: file.write('t' * 1000)\n"
     )
     words = [sys.executable, "-c", text, cluster, scratch]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     paths = [f"{scratch}/{name}" for name in "abc"]
     assert spec.cat(paths) == dict.fromkeys(paths, b"t" * 1000)

@@ -30,7 +30,7 @@ def in_child(fs, body):
     # It was forked beside threads that held whatever they held: it may wait for ever.
     child = os.pidfd_open(pid)
     try:
-        ended, _, _ = select.select([child], [], [], 60)
+        ended, _, _ = select.select([child], [], [], 120)
     finally:
         os.close(child)
     if not ended:
@@ -116,7 +116,7 @@ def test_a_filesystem_pickles(fs, scratch):
 def program(text, *args):
     """Runs a program to its end."""
     return subprocess.run(
-        [sys.executable, "-c", text, *args], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", text, *args], capture_output=True, text=True, timeout=120
     )
 
 
@@ -158,8 +158,8 @@ def test_a_signal_handler_ends_a_wait():
         "class Late(Exception): pass\n"
         "def late(*_): raise Late\n"
         "signal.signal(signal.SIGALRM, late)\n"
-        "signal.setitimer(signal.ITIMER_REAL, 0.2)\n"
         "try:\n"
+        "    signal.setitimer(signal.ITIMER_REAL, 0.2)\n"
         "    weft.connect('127.0.0.1:1', timeout=math.inf)\n"
         "except Late:\n"
         "    print('late')\n"

@@ -16,7 +16,7 @@ fn a_record_without_a_good_word_is_a_failure() {
     assert_eq!(last_word(&file, &record.process), Err(None));
     write(&MountRecord { failed: Some("no space".into()), ..record.clone() });
     assert_eq!(last_word(&file, &record.process), Err(Some("no space".into())));
-    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
     let other = Process::of(child.id() as i32).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
@@ -30,7 +30,7 @@ fn who_serves_on_is_remembered_again() {
     let file = dir.path().join("record");
     let serves =
         MountRecord::of_this_process("/m".into(), vec!["a:1".into()], vec![], None).unwrap();
-    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
     let heir = MountRecord { process: Process::of(child.id() as i32).unwrap(), ..serves.clone() };
     let remembered = || read(&file).map(|record| record.process);
     serves.put_back_in(&file, &heir.process).unwrap();

@@ -107,10 +107,10 @@ mod tests {
     async fn an_end_is_awaited_and_its_last_word_told_once() {
         let folder = tempfile::tempdir().unwrap();
         let (run, place) = (folder.path().join("run"), folder.path().join("at"));
-        let soon = Duration::from_millis(100);
+        let (soon, patience) = (Duration::from_millis(100), Duration::from_secs(60));
         assert_eq!(end(&run, &place, soon).await.unwrap(), End::Good, "there is none");
         fs::create_dir_all(run.join("mounts")).unwrap();
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         let boot = fs::read_to_string(BOOT_ID).unwrap().trim().to_owned();
         let process = serde_json::json!({
@@ -126,7 +126,7 @@ mod tests {
         child.kill().unwrap();
         // It has ended, also while nobody has heard of it.
         note(Some("no space"));
-        assert_eq!(end(&run, &place, soon).await.unwrap(), End::Bad("no space".into()));
+        assert_eq!(end(&run, &place, patience).await.unwrap(), End::Bad("no space".into()));
         assert_eq!(end(&run, &place, soon).await.unwrap(), End::Good, "it was told");
         child.wait().unwrap();
     }

@@ -55,7 +55,7 @@ impl Running {
 }
 
 pub fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(10)
+    Instant::now() + Duration::from_secs(60)
 }
 
 pub async fn put(peer: &Peer, target: u32, seq: u64, blocks: usize) -> Result<()> {
@@ -297,7 +297,7 @@ async fn one_bad_target_does_not_stop_the_others() {
     // Targets are opened beside each other: the second would have come by then.
     let mut beats = metadata.1.beats.subscribe();
     let some = beats.wait_for(|all| all.iter().filter(|b| !b.targets.is_empty()).count() > 3);
-    let all = tokio::time::timeout(Duration::from_secs(30), some).await.unwrap().unwrap().clone();
+    let all = tokio::time::timeout(Duration::from_secs(60), some).await.unwrap().unwrap().clone();
     assert!(all.iter().all(|beat| beat.targets.len() < 2), "both are served: {all:?}");
     daemon.stop().await.unwrap();
     assert!(std::fs::read(dir.path().join("clone")).unwrap() == before, "it was written to");
@@ -412,7 +412,7 @@ fn show(root: &Path, files: &[(&str, &str)]) {
 
 /// Asks for the chunk until the answer is as wanted.
 pub async fn until(peer: &Peer, wanted: impl Fn(&Result<(Vec<u32>, Vec<u8>)>) -> bool) {
-    let patience = Instant::now() + Duration::from_secs(30);
+    let patience = Instant::now() + Duration::from_secs(60);
     loop {
         let answer = get(peer, 1, 5, 0, 4096).await;
         if wanted(&answer) {

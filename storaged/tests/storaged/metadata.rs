@@ -69,7 +69,7 @@ impl Metadata {
     ) -> v1::HeartbeatRequest {
         let mut beats = self.1.beats.subscribe();
         let found = beats.wait_for(|all| all.iter().any(&what));
-        let all = tokio::time::timeout(Duration::from_secs(30), found).await.unwrap().unwrap();
+        let all = tokio::time::timeout(Duration::from_secs(60), found).await.unwrap().unwrap();
         all.iter().find(|b| what(b)).unwrap().clone()
     }
 }
