@@ -14,20 +14,24 @@
 //! - The index is sealed only when every block was read, but for those that try after try could not
 //!   read: their space goes to nobody, and the index says so. A fabric that is away for a moment
 //!   reads as a drive full of bad blocks, and a chunk that is missed would lose its space.
+//! - Of each header little is kept in memory: a large drive has many millions.
 
 use super::device::Device;
-use super::entry::{Extent, JournalEntry, Place};
+use super::entry::{Extent, JournalEntry, Place, header_blocks};
 use super::index::{Applied, Change, Index, STAMP_JUMP};
 use super::journal::{self, Record};
 use super::superblock::Superblock;
 use super::unread::{Salvage, Unread, look_at};
 use super::{BLOCK, header};
 use rangemap::RangeSet;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::iter::once;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::time::Instant;
-use weft_proto::{ChunkId, Result};
+use weft_proto::{ChunkId, Result, layout};
 
 /// Bytes of one read.
 const PIECE: u64 = 4 << 20;
@@ -40,13 +44,52 @@ const OVERTAKEN: u64 = 1024;
 /// Puts whose stamps differ by less were done while the target was open once.
 const OPEN_ONCE: u64 = STAMP_JUMP / 2;
 
+/// A header, and where its chunk lies.
 struct Found {
     stamp: u64,
     id: ChunkId,
-    extents: Vec<Extent>,
-    header_blocks: u64,
+    /// The first extent: most chunks have no other.
+    block: u64,
+    blocks: u32,
+    /// [`layout::MAX_CHUNK`] has few of them.
+    header_blocks: u16,
     /// It is a chunk, as far as is known; else the rest of a put that did not come to its end.
     counts: bool,
+    /// Empty takes no memory beside this.
+    more: Box<[Extent]>,
+}
+
+// Per million of them 64 MB, an eighth more to grow, 8 MB of stamps, and what space is taken.
+const _: () = assert!(size_of::<Found>() <= 64);
+const _: () = assert!(header_blocks(layout::MAX_CHUNK) <= u16::MAX as u64);
+
+impl Found {
+    fn new(id: ChunkId, place: &Place) -> Self {
+        let Extent { block, blocks } = place.extents[0];
+        let (stamp, header_blocks) = (place.stamp, place.header_blocks() as u16);
+        Self {
+            stamp,
+            id,
+            block,
+            blocks,
+            header_blocks,
+            counts: true,
+            more: place.extents[1..].into(),
+        }
+    }
+
+    fn extents(&self) -> impl Iterator<Item = Range<u64>> {
+        let first = Extent { block: self.block, blocks: self.blocks };
+        once(first).chain(self.more.iter().copied()).map(|extent| extent.block..extent.end())
+    }
+}
+
+/// Adds one. Doubling would take twice the memory that is needed.
+fn add(found: &mut Vec<Found>, one: Found) {
+    if found.len() == found.capacity() {
+        found.reserve_exact((found.len() / 8).max(1024));
+    }
+    found.push(one);
 }
 
 /// What the records of the journal, and all headers together, tell of puts.
@@ -140,10 +183,10 @@ pub(super) fn run(
     scan.look_at_untold(&mut found, &told)?;
     scan.drop_torn(&mut found)?;
     let total = found.len();
-    let survivors = keep_newest(found);
-    let kept = survivors.len();
+    keep_newest(&mut found);
+    let kept = found.len();
     // The index has the last header seen of each id; put right the ids that lost.
-    scan.settle(survivors)?;
+    scan.settle(&found)?;
     // Of all: none is given again.
     let stamp = told.stamps.last().copied().unwrap_or(0);
     let applied = Applied { record: last, stamp };
@@ -154,22 +197,19 @@ pub(super) fn run(
     Ok((index, applied))
 }
 
-/// All that counts, unless a newer one has some of its space or its place: where the header of each
-/// is, and how many blocks it takes.
-fn keep_newest(mut found: Vec<Found>) -> HashMap<ChunkId, (u64, u64)> {
-    found.sort_unstable_by_key(|f| std::cmp::Reverse(f.stamp));
+/// Keeps all that counts, unless a newer one has some of its space or its place; by their ids.
+fn keep_newest(found: &mut Vec<Found>) {
+    found.sort_unstable_by_key(|f| Reverse((f.stamp, f.block)));
     let mut taken = RangeSet::new();
-    let mut kept = HashMap::new();
-    for f in found {
-        let extents = || f.extents.iter().map(|e| e.block..e.end());
-        let is_free = extents().all(|extent| !taken.overlaps(&extent));
-        if f.counts && is_free && !kept.contains_key(&f.id) {
-            kept.insert(f.id, (f.extents[0].block, f.header_blocks));
-        }
+    for f in found.iter_mut() {
+        let is_free = f.extents().all(|extent| !taken.overlaps(&extent));
+        f.counts &= is_free;
         // It was free when this was written, whatever has become of it: what is older was deleted.
-        taken.extend(extents());
+        taken.extend(f.extents());
     }
-    kept
+    found.retain(|f| f.counts);
+    found.sort_unstable_by_key(|f| (f.id, Reverse((f.stamp, f.block))));
+    found.dedup_by_key(|f| f.id);
 }
 
 struct Scan<'a> {
@@ -234,10 +274,7 @@ impl Scan<'_> {
         if !entry.place.lies_in(self.superblock.data_block, self.superblock.data_end) {
             return Ok(());
         }
-        let JournalEntry { place, .. } = &entry;
-        let (stamp, extents) = (place.stamp, place.extents.clone());
-        let header_blocks = place.header_blocks();
-        self.found.push(Found { stamp, id, extents, header_blocks, counts: true });
+        add(&mut self.found, Found::new(id, &entry.place));
         self.batch.push(Change::Put(id, Arc::new(entry)));
         if self.batch.len() >= BATCH { self.write() } else { Ok(()) }
     }
@@ -249,10 +286,10 @@ impl Scan<'_> {
 
     /// Looks at the data of what is not known to have been written.
     fn look_at_untold(&mut self, found: &mut [Found], told: &Told) -> Result<()> {
-        let untold: Vec<_> = found.iter_mut().filter(|one| !told.proves(one)).collect();
-        let (looked, mut torn) = (untold.len(), 0);
+        let looked = found.iter().filter(|one| !told.proves(one)).count();
+        let mut torn = 0;
         tracing::info!("{}: {looked} headers may be of chunks that are not whole", self.name);
-        for one in untold {
+        for one in found.iter_mut().filter(|one| !told.proves(one)) {
             one.counts = match self.read_entry(one)? {
                 Some(entry) => {
                     let data = look_at(&entry, &mut self.salvage)?;
@@ -270,7 +307,7 @@ impl Scan<'_> {
     /// Drops copies that were to take the place of one that has more good blocks: the power went,
     /// or the drive failed, before they counted. And those with other contents than the newest.
     fn drop_torn(&mut self, found: &mut [Found]) -> Result<()> {
-        found.sort_unstable_by_key(|f| (f.id, std::cmp::Reverse(f.stamp)));
+        found.sort_unstable_by_key(|f| (f.id, Reverse(f.stamp)));
         for copies in found.chunk_by_mut(|a, b| a.id == b.id) {
             if copies.len() < 2 {
                 continue;
@@ -301,32 +338,30 @@ impl Scan<'_> {
 
     /// What a header that was found says, if it can be read.
     fn read_entry(&mut self, found: &Found) -> Result<Option<JournalEntry>> {
-        let header = self.read_header(found.extents[0].block, found.header_blocks)?;
+        let header = self.read_header(found.block, found.header_blocks.into())?;
         Ok(header.filter(|(id, _)| *id == found.id).map(|(_, entry)| entry))
     }
 
-    /// Makes the index hold exactly the survivors, each from the header at its block.
-    fn settle(&mut self, mut survivors: HashMap<ChunkId, (u64, u64)>) -> Result<()> {
+    /// Makes the index hold exactly the survivors, which are in order of their ids, each from the
+    /// header at its block.
+    fn settle(&mut self, survivors: &[Found]) -> Result<()> {
         self.write()?;
-        let mut wrong = Vec::new();
-        self.index.each(|id, place| {
-            match survivors.remove(&id) {
-                Some((block, _)) if block == place.extents[0].block => {}
-                newer => wrong.push((id, newer)),
+        let index = self.index;
+        // It goes through all as they are now, whatever is written meanwhile.
+        index.each(|id, place| {
+            let newest =
+                survivors.binary_search_by_key(&id, |f| f.id).ok().map(|at| &survivors[at]);
+            if newest.is_some_and(|newest| newest.block == place.extents[0].block) {
+                return Ok(());
             }
-            Ok(())
-        })?;
-        for (id, newer) in wrong {
-            let change = match newer {
+            let entry = newest.map(|newest| self.read_entry(newest)).transpose()?.flatten();
+            self.batch.push(match entry {
+                Some(entry) => Change::Put(id, Arc::new(entry)),
                 None => Change::Delete(id),
-                Some((block, blocks)) => match self.read_header(block, blocks)? {
-                    Some((found, entry)) if found == id => Change::Put(id, Arc::new(entry)),
-                    _ => Change::Delete(id),
-                },
-            };
-            self.index.apply(&[change], Applied::default())?;
-        }
-        Ok(())
+            });
+            if self.batch.len() >= BATCH { self.write() } else { Ok(()) }
+        })?;
+        self.write()
     }
 
     /// Reads the header at block `at`, if it is one and can be read. Blocks. Errors: the drive's.
@@ -342,6 +377,7 @@ impl Scan<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use weft_proto::{SegmentId, SessionId};
 
     fn id(seq: u64) -> ChunkId {
@@ -350,7 +386,14 @@ mod tests {
 
     fn found(seq: u64, stamp: u64) -> Found {
         let extents = vec![Extent { block: stamp, blocks: 2 }];
-        Found { stamp, id: id(seq), extents, header_blocks: 1, counts: true }
+        Found::new(id(seq), &Place { stamp, length: BLOCK, extents })
+    }
+
+    fn lies_at(seq: u64, stamp: u64, extents: &[(u64, u32)], counts: bool) -> Found {
+        let extents: Vec<_> =
+            extents.iter().map(|&(block, blocks)| Extent { block, blocks }).collect();
+        let place = Place { stamp, length: BLOCK, extents };
+        Found { counts, ..Found::new(id(seq), &place) }
     }
 
     /// Of a chunk, a put with its stamp, or its delete.
@@ -410,21 +453,61 @@ mod tests {
     /// What a put that did not come to its end has overwritten in part does not come back for it.
     #[test]
     fn what_lies_under_a_torn_chunk_is_gone() {
-        let found = |seq, stamp, extents: &[(u64, u32)], counts| {
-            let extents = extents.iter().map(|&(block, blocks)| Extent { block, blocks }).collect();
-            Found { extents, counts, ..found(seq, stamp) }
-        };
-        let kept = keep_newest(vec![
-            found(1, 1, &[(10, 10)], true),
-            found(2, 2, &[(30, 2), (15, 3)], false),
-            found(3, 3, &[(40, 10)], true),
+        let mut kept = vec![
+            lies_at(1, 1, &[(10, 10)], true),
+            lies_at(2, 2, &[(30, 2), (15, 3)], false),
+            lies_at(3, 3, &[(40, 10)], true),
             // Itself deleted, since a newer one has some of its space.
-            found(4, 4, &[(60, 2), (48, 4)], true),
-            found(5, 5, &[(61, 3)], true),
-            found(6, 6, &[(70, 3)], true),
-        ]);
-        let mut kept: Vec<_> = kept.into_iter().collect();
-        kept.sort_unstable();
-        assert_eq!(kept, [(id(5), (61, 1)), (id(6), (70, 1))]);
+            lies_at(4, 4, &[(60, 2), (48, 4)], true),
+            lies_at(5, 5, &[(61, 3)], true),
+            lies_at(6, 6, &[(70, 3)], true),
+        ];
+        keep_newest(&mut kept);
+        let kept: Vec<_> = kept.iter().map(|f| (f.id, f.block, f.header_blocks)).collect();
+        assert_eq!(kept, [(id(5), 61, 1), (id(6), 70, 1)]);
+    }
+
+    /// What is to be kept, one by one.
+    fn newest_of(found: &[Found]) -> BTreeMap<ChunkId, u64> {
+        let (mut kept, mut newer): (BTreeMap<_, _>, Vec<&Found>) = Default::default();
+        let mut order: Vec<_> = found.iter().collect();
+        order.sort_by_key(|f| Reverse(f.stamp));
+        for f in order {
+            let meets = |a: Range<u64>| move |b: Range<u64>| a.start < b.end && b.start < a.end;
+            let is_under = |newer: &&Found| newer.extents().any(|a| f.extents().any(meets(a)));
+            if f.counts && !newer.iter().any(is_under) {
+                kept.entry(f.id).or_insert(f.block);
+            }
+            newer.push(f);
+        }
+        kept
+    }
+
+    proptest! {
+        /// Many of one chunk, torn ones, and such as lie over each other, in any order.
+        #[test]
+        fn the_newest_that_counts_is_kept_of_each(
+            all in prop::collection::vec(
+                (0u64..6, prop::collection::vec((0u64..200, 1u32..5), 1..4), any::<bool>()), 0..60,
+            ).prop_shuffle(),
+            order in Just((0..60).collect::<Vec<u64>>()).prop_shuffle(),
+        ) {
+            let all = all.iter().zip(order);
+            let mut found: Vec<_> = all
+                .map(|((seq, extents, counts), stamp)| lies_at(*seq, stamp, extents, *counts))
+                .collect();
+            let expected: Vec<_> = newest_of(&found).into_iter().collect();
+            keep_newest(&mut found);
+            prop_assert_eq!(found.iter().map(|f| (f.id, f.block)).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[test]
+    fn many_that_were_found_take_little_memory() {
+        let mut all = Vec::new();
+        (0..100_000).for_each(|n| add(&mut all, found(n, n)));
+        assert!(all.capacity() <= 100_000 * 9 / 8);
+        // Nothing beside them.
+        assert!(all.iter().all(|f| f.more.is_empty()));
     }
 }
