@@ -271,6 +271,7 @@ mod tests {
             fs_type: "fuse.weft".into(),
             source: "weft:a:1".into(),
             user: Some(0),
+            read_only: false,
         };
         let said = may_unmount(&mount, Uid::from_raw(65_534)).unwrap_err().to_string();
         assert_eq!(said, "/mnt was mounted by root: only root may unmount it");

@@ -29,6 +29,8 @@ pub struct MountEntry {
     pub source: String,
     /// Number of the user who mounted it, if it is a mount of FUSE.
     pub user: Option<u32>,
+    /// It is only to be read there, whatever is true of it elsewhere.
+    pub read_only: bool,
 }
 
 impl MountEntry {
@@ -137,12 +139,13 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&b| b == b' ');
     let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
     let mount_point = PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?)));
+    let read_only = fields.next()?.split(|&b| b == b',').any(|option| option == b"ro");
     let mut rest = fields.skip_while(|f| *f != b"-").skip(1);
     let mut text = || rest.next().map(|f| String::from_utf8_lossy(&unescape(f)).into_owned());
     let (fs_type, source) = (text()?, text()?);
     let options = text().unwrap_or_default();
     let user = options.split(',').find_map(|o| o.strip_prefix("user_id=")?.parse().ok());
-    Some(MountEntry { mount_point, device, fs_type, source, user })
+    Some(MountEntry { mount_point, device, fs_type, source, user, read_only })
 }
 
 /// The kernel writes blanks and backslashes as `\` and three octal digits.
@@ -228,7 +231,9 @@ mod tests {
         assert_eq!(entry.mount_point, Path::new(r"/mnt/a b\c"));
         assert_eq!((entry.device.as_str(), entry.is_weft()), ("0:57", true));
         assert_eq!((entry.source.as_str(), entry.user), ("weft:x", Some(7)));
-        assert!(parse(b"36 35 98:0 / /mnt rw - ext4 /dev/sda rw").is_some());
+        let is_read_only = |line: &[u8]| parse(line).unwrap().read_only;
+        assert!(!is_read_only(b"36 35 98:0 / /mnt rw - ext4 /dev/sda ro"), "elsewhere it is");
+        assert!(is_read_only(b"36 35 98:0 / /mnt noatime,ro - ext4 /dev/sda rw"));
         for bad in
             [&b""[..], b"36", b"36 35 98:0 / /mnt rw", b"36 35 98:0 / /mnt rw -", b"\\999 - -"]
         {

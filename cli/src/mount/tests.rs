@@ -76,6 +76,7 @@ fn what_another_has_mounted_since_is_not_of_this_process() {
         fs_type: fs_type.into(),
         source: "weft:a:1".into(),
         user: None,
+        read_only: false,
     };
     let own = Connection { mount_point: "/mnt".into(), device: "0:57".into(), life: None };
     assert!(is_own(&mount("0:57", "fuse.weft"), Some(&own)));

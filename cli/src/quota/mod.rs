@@ -213,6 +213,7 @@ mod tests {
             fs_type: fs_type.into(),
             source: source.into(),
             user: Some(0),
+            read_only: false,
         };
         let ours = mount("/scratch", "0:57", "fuse.weft", "weft:b:7100");
         // As mount(8) makes it.

@@ -139,6 +139,16 @@ pub async fn on_top(place: &Path) -> io::Result<Option<Shown>> {
     .await?
 }
 
+/// Whether what is mounted at a place is only to be read there, by the kernel's table alone.
+pub async fn is_read_only(place: &Path) -> io::Result<bool> {
+    let place = place.to_owned();
+    spawn_blocking(move || {
+        let place = resolve_mount_point(&place)?;
+        Ok(mounts()?.iter().rev().find(|m| m.mount_point == place).is_some_and(|m| m.read_only))
+    })
+    .await?
+}
+
 /// Whether one mount of weft is on top at all of these places, by the kernel's table alone.
 pub async fn is_at_all(places: Vec<PathBuf>) -> io::Result<bool> {
     spawn_blocking(move || {

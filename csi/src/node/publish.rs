@@ -46,10 +46,16 @@ pub async fn publish(node: Context, request: NodePublishVolumeRequest) -> Result
         let what = format!("{} is a mount of {fs}", at.target.display());
         return Err(Status::failed_precondition(what));
     }
-    // A try before may have been cut off.
-    mounts::detach(&at.target).await.map_err(fail)?;
+    // A try before may have been cut off. What it has shown there may be in use.
+    let is_shown = volumes.is_shown(&staged, &at).await.map_err(fail)?;
+    if !is_shown {
+        mounts::detach(&at.target).await.map_err(fail)?;
+    }
     staged.published.push(at.clone());
     volumes.state.save(&staged).map_err(fail)?;
+    if is_shown {
+        return Ok(());
+    }
     if let Err(refused) = volumes.bind(&staged, &at).await {
         staged.published.pop();
         volumes.state.save(&staged).map_err(fail)?;

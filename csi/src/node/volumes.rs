@@ -8,8 +8,9 @@ use super::weft::{Environment, Weft};
 use crate::capability::{Argument, arguments_of};
 use prometheus::IntCounter;
 use std::ffi::OsString;
-use std::io;
-use std::path::Path;
+use std::io::{self, ErrorKind};
+use std::iter::once;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -125,6 +126,17 @@ impl Volumes {
         Ok(true)
     }
 
+    /// Whether what is mounted lives and is shown at a place, to be written or only read as there.
+    pub async fn is_shown(&self, staged: &Staged, at: &Published) -> io::Result<bool> {
+        let shown = mounts::on_top(&at.target).await?;
+        if shown.is_none() || shown != mounts::on_top(&staged.staging).await? {
+            return Ok(false);
+        }
+        let lives = matches!(self.looks.look(&at.target).await?, Found::Alive(()));
+        Ok(lives
+            && mounts::is_read_only(&at.target).await? == (at.read_only || staged.usage.read_only))
+    }
+
     /// Shows a volume at a place.
     pub async fn bind(&self, staged: &Staged, at: &Published) -> Result<(), Status> {
         let bound = mounts::bind(&staged.staging, &at.target, at.read_only).await;
@@ -220,13 +232,55 @@ impl Volumes {
                     self.state.save(known).map_err(|e| here("what is known of it", e))?;
                 }
             }
-            // What was not synced is lost; that is in the log of who found it dead.
-            Found::Dead => {}
+            Found::Dead => return self.take_dead_away(staging, known).await,
         }
         let seconds = format!("--timeout={UNMOUNT_SECONDS}");
         let arguments = vec!["umount".into(), seconds.into(), "--".into(), staging.into()];
         let done = self.weft.run(arguments, self.environment(), UNMOUNT_TIMEOUT).await;
         done.map_err(Status::internal)
+    }
+
+    /// Takes a mount away whose process has died, whoever has files open there: nothing becomes
+    /// durable by waiting for that. Errors: `INTERNAL` if something may be lost, which is told once:
+    /// who asks again finds nothing mounted.
+    async fn take_dead_away(
+        &self,
+        staging: &Path,
+        known: Option<&mut Staged>,
+    ) -> Result<(), Status> {
+        let arguments = vec!["umount".into(), "--lazy".into(), "--".into(), staging.into()];
+        let done = self.weft.run(arguments, self.environment(), UNMOUNT_TIMEOUT).await;
+        done.map_err(Status::internal)?;
+        // What died before may lie beneath.
+        mounts::detach(staging).await.map_err(|e| here("what is mounted", e))?;
+        let is_safe = known.is_some_and(|known| known.synced || known.usage.read_only);
+        self.await_end(staging, is_safe).await?;
+        if is_safe {
+            return Ok(());
+        }
+        let at = staging.display();
+        let what = format!("{at} is unmounted; its process had died: what was not synced is lost");
+        tracing::error!("{what}");
+        Err(Status::internal(what))
+    }
+
+    /// Forgets a volume of which nothing is left on this machine: neither a mount, nor the folder
+    /// for it, nor a place where a workload finds it. Who was to forget it has died, and nobody asks
+    /// for it to be taken away any more.
+    pub async fn forget_if_gone(&self, staged: &Staged) -> io::Result<()> {
+        let is_gone = |place: &PathBuf| {
+            let found = place.symlink_metadata();
+            found.is_err_and(|e| e.kind() == ErrorKind::NotFound)
+        };
+        let mut places = once(&staged.staging).chain(staged.published.iter().map(|at| &at.target));
+        if staged.leaving || !places.all(is_gone) {
+            return Ok(());
+        }
+        if mounts::on_top(&staged.staging).await?.is_some() {
+            return Ok(());
+        }
+        tracing::info!("volume {:?} is forgotten: nothing of it is here", staged.volume);
+        self.state.remove(&staged.volume)
     }
 
     /// Brings to its end what [`Self::unmount`] has begun, before the volume is mounted again. What

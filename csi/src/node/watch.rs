@@ -45,6 +45,7 @@ type AllSeen = Arc<Mutex<HashMap<String, Seen>>>;
 /// For as long as this process lives.
 pub async fn watch(node: Context) {
     let (seen, places) = (AllSeen::default(), Arc::new(Semaphore::new(AT_A_TIME)));
+    sweep(&node).await;
     // What is in here ends with this.
     let mut looks = JoinSet::new();
     loop {
@@ -76,6 +77,19 @@ pub async fn watch(node: Context) {
             }
         }
         tell(&seen);
+    }
+}
+
+/// Forgets what a process before this one has left, and nobody asks for.
+async fn sweep(node: &Context) {
+    for staged in node.volumes.state.list().unwrap_or_default() {
+        let Some(_taken) = node.busy.try_take(&staged.volume) else { continue };
+        let now = node.volumes.state.find(&staged.volume);
+        if let Ok(Some(now)) = now
+            && let Err(e) = node.volumes.forget_if_gone(&now).await
+        {
+            tracing::error!("volume {:?} cannot be forgotten: {e}", staged.volume);
+        }
     }
 }
 
