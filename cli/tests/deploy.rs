@@ -146,6 +146,9 @@ fn the_mount_unit_holds_what_it_says() {
         of.next().map(|(_, v)| v.as_str()).unwrap_or_else(|| panic!("no {key}"))
     };
     assert_eq!(get("Type"), "notify");
+    // What is skipped for a condition has succeeded, for what is ordered after it.
+    let conditions = sections["Unit"].iter().filter(|(key, _)| key.starts_with("Condition"));
+    assert_eq!(conditions.count(), 0, "it may be skipped");
     assert!(get("OOMScoreAdjust").parse::<i32>().unwrap() <= -800);
     let after = get("ExecStopPost").strip_prefix('-').unwrap();
     let words: Vec<_> = after.split_whitespace().collect();
