@@ -2,15 +2,20 @@
 //! this user finds. The kernel's mount table is the truth about what is mounted; a record only
 //! adds the process and the cluster to it.
 
+mod folder;
+
 use crate::output::describe;
 use crate::process::Process;
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
-use std::fs;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs::{self, File, FileTimes};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 use weft_fuse::{Connection, MountEntry};
+
+/// What is noted of a mount is made to look new so often: less than any machine sweeps after.
+const KEEP_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub struct MountRecord {
@@ -73,7 +78,7 @@ impl MountRecord {
     /// The socket at which the process hands the mount over. Only this user may use its folder.
     pub fn socket(&self) -> Result<PathBuf> {
         let (pid, started) = (self.process.pid, self.process.started());
-        Ok(folder()?.join("mounts").join(format!("{pid}-{started}.sock")))
+        place_of(&format!("{pid}-{started}.sock"))
     }
 
     /// Nobody mounts it anew any more; if its process lives, that is told to end.
@@ -97,7 +102,7 @@ impl MountRecord {
 
     /// Once the process has ended: fails unless it said that everything is durable. Forgets it.
     pub fn verdict(&self) -> Result<()> {
-        let said = last_word(&file_of(&self.path)?, &self.process);
+        let said = last_word(&found_of(&self.path)?, &self.process);
         self.remove()?;
         let at = self.path.display();
         match said {
@@ -118,7 +123,29 @@ impl MountRecord {
 
     /// Remembers a mount; replaces what was known of the same path.
     pub fn save(&self) -> Result<()> {
-        self.save_in(&file_of(&self.path)?)
+        self.save_in(&file_of(&self.path)?)?;
+        let name = file_name(&self.path);
+        folder::others()
+            .iter()
+            .try_for_each(|dir| gone(fs::remove_file(dir.join("mounts").join(&name))))
+    }
+
+    /// Keeps what is noted of this mount, which this process serves, from being swept for its age,
+    /// until this is dropped.
+    pub async fn keep(self) {
+        loop {
+            tokio::time::sleep(KEEP_INTERVAL).await;
+            if let Err(error) = self.touch() {
+                let at = self.path.display();
+                tracing::warn!("what is noted of the mount at {at} may be swept: {error:#}");
+            }
+        }
+    }
+
+    fn touch(&self) -> Result<()> {
+        let (dir, file) = (folder::own()?, file_of(&self.path)?);
+        let log = default_log(&self.path)?;
+        touch_all(&[dir.join("mounts"), dir, file, session_file(&self.path)?, log])
     }
 
     fn save_in(&self, file: &Path) -> Result<()> {
@@ -132,7 +159,7 @@ impl MountRecord {
     /// Remembers this one again in the place of that of `heir`, which was to serve the mount and
     /// does not: if the process of this one lives, and so serves it, and nobody else has it.
     pub fn put_back(&self, heir: &Process) -> Result<()> {
-        self.put_back_in(&file_of(&self.path)?, heir)
+        self.put_back_in(&found_of(&self.path)?, heir)
     }
 
     fn put_back_in(&self, file: &Path, heir: &Process) -> Result<()> {
@@ -144,10 +171,7 @@ impl MountRecord {
     pub fn remove(&self) -> Result<()> {
         match find(&self.path)? {
             Some(now) if now.process == self.process => {
-                match fs::remove_file(file_of(&self.path)?) {
-                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-                    other => Ok(other?),
-                }
+                gone(fs::remove_file(found_of(&self.path)?))
             }
             _ => Ok(()),
         }
@@ -156,18 +180,22 @@ impl MountRecord {
 
 /// What is recorded of the mount at this (resolved) path, alive or not.
 pub fn find(path: &Path) -> Result<Option<MountRecord>> {
-    Ok(read(&file_of(path)?).filter(|record| record.path == path))
+    Ok(read(&found_of(path)?).filter(|record| record.path == path))
 }
 
 /// All records of mounts that are there, ordered by path.
 pub fn list() -> Result<Vec<MountRecord>> {
-    let dir = fs::read_dir(folder()?.join("mounts"))?;
-    let all = dir.filter_map(|entry| read(&entry.ok()?.path()));
+    let mut all = records_in(&folder::own()?);
+    for record in folder::others().iter().flat_map(|dir| records_in(dir)) {
+        if all.iter().all(|known| known.path != record.path) {
+            all.push(record);
+        }
+    }
     let mounted = weft_fuse::mounts()?;
     let gone = |r: &MountRecord| {
         !r.process.alive() && !mounted.iter().any(|m| m.mount_point == r.path && m.is_weft())
     };
-    let (gone, mut all): (Vec<_>, Vec<MountRecord>) = all.partition(gone);
+    let (gone, mut all): (Vec<_>, Vec<MountRecord>) = all.into_iter().partition(gone);
     // Whoever unmounts may wait for the last word of one that has just ended; nobody waits for what
     // has no mount point any more.
     for record in gone.iter().filter(|r| r.path.symlink_metadata().is_err()) {
@@ -189,13 +217,57 @@ fn read(file: &Path) -> Option<MountRecord> {
     serde_json::from_slice(&fs::read(file).ok()?).ok()
 }
 
+fn records_in(dir: &Path) -> Vec<MountRecord> {
+    let entries = fs::read_dir(dir.join("mounts")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| read(&entry.path())).collect()
+}
+
+/// What is not there is gone.
+fn gone(removed: std::io::Result<()>) -> Result<()> {
+    match removed {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// What is not there need not be kept.
+fn touch_all(all: &[PathBuf]) -> Result<()> {
+    let now = SystemTime::now();
+    let times = FileTimes::new().set_accessed(now).set_modified(now);
+    all.iter().try_for_each(|one| gone(File::open(one).and_then(|open| open.set_times(times))))
+}
+
+fn file_name(path: &Path) -> String {
+    format!("{}.json", escape(path))
+}
+
+/// Where a mount is recorded.
 fn file_of(path: &Path) -> Result<PathBuf> {
-    Ok(folder()?.join("mounts").join(format!("{}.json", escape(path))))
+    Ok(folder::own()?.join("mounts").join(file_name(path)))
+}
+
+/// Where it is recorded now: perhaps a version before has done so, elsewhere.
+fn found_of(path: &Path) -> Result<PathBuf> {
+    place_of(&file_name(path))
 }
 
 /// Where the session of the mount at a path is noted.
 pub fn session_file(path: &Path) -> Result<PathBuf> {
-    Ok(folder()?.join("mounts").join(format!("{}.session", escape(path))))
+    place_of(&format!("{}.session", escape(path)))
+}
+
+fn place_of(name: &str) -> Result<PathBuf> {
+    Ok(place_in(&folder::own()?, &folder::others(), name))
+}
+
+/// The place of a file, which may be in one of the other folders, and is to be in the first.
+fn place_in(own: &Path, others: &[PathBuf], name: &str) -> PathBuf {
+    let place = own.join("mounts").join(name);
+    let elsewhere = || others.iter().map(|dir| dir.join("mounts").join(name));
+    match place.exists() {
+        true => place,
+        false => elsewhere().find(|other| other.exists()).unwrap_or(place),
+    }
 }
 
 /// Default log of a mount that was given none.
@@ -203,7 +275,7 @@ pub fn default_log(path: &Path) -> Result<PathBuf> {
     let dir = if nix::unistd::geteuid().is_root() {
         PathBuf::from("/var/log/weft")
     } else {
-        folder()?.join("log")
+        folder::own()?.join("log")
     };
     Ok(dir.join(format!("mount-{}.log", escape(path))))
 }
@@ -221,33 +293,6 @@ fn escape(path: &Path) -> String {
     }
     // The kernel's limit for a name is 255 bytes; the end tells paths apart best.
     name.split_off(name.len().saturating_sub(200))
-}
-
-/// `$WEFT_RUN_DIR`, or `/run/weft` for root, or a folder of the user's own.
-fn folder() -> Result<PathBuf> {
-    let uid = nix::unistd::geteuid();
-    let dir = if let Some(dir) = std::env::var_os("WEFT_RUN_DIR") {
-        PathBuf::from(dir)
-    } else if uid.is_root() {
-        PathBuf::from("/run/weft")
-    } else if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR") {
-        PathBuf::from(dir).join("weft")
-    } else {
-        PathBuf::from(format!("/tmp/weft-{uid}"))
-    };
-    let what = || format!("cannot use {} for run-time records; set WEFT_RUN_DIR", dir.display());
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir.join("mounts"))
-        .with_context(what)?;
-    let owner = fs::metadata(&dir).with_context(what)?.uid();
-    anyhow::ensure!(
-        owner == uid.as_raw(),
-        "{} belongs to user {owner}; set WEFT_RUN_DIR",
-        dir.display()
-    );
-    Ok(dir)
 }
 
 #[cfg(test)]

@@ -62,6 +62,7 @@ pub fn serve(args: &Args, log: &LogArgs) -> Result<()> {
         tracing::warn!("nobody hears that it was started: {}", describe(&error));
     }
     let served = started.and_then(|started| {
+        let _ends_with_this = runtime.spawn(started.record.clone().keep());
         daemon::tell_manager("READY=1");
         let limit = Duration::from_secs(args.stop_timeout);
         let (record, session) = (started.record.clone(), started.session.clone());

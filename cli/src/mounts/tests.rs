@@ -1,6 +1,8 @@
 //! Tests of mounts.
 
 use super::*;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 #[test]
 fn a_record_without_a_good_word_is_a_failure() {
@@ -56,4 +58,56 @@ fn paths_make_distinct_names() {
         assert!(!a.contains('/') && names[i + 1..].iter().all(|b| a != b), "{names:?}");
     }
     assert!(escape(&Path::new("/").join("x".repeat(300))).len() <= 200);
+}
+
+/// Others can make what they like where all may write.
+#[test]
+fn a_users_folder_is_his_own_and_is_found_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (above, uid) = (dir.path(), nix::unistd::geteuid().as_raw());
+    let name = |number: &str| above.join(format!("weft-{uid}{number}"));
+    let of_user = || folder::of_user(above, uid).unwrap();
+    symlink(above, name("")).unwrap();
+    fs::write(name(".1"), "").unwrap();
+    fs::create_dir(name(".2")).unwrap();
+    fs::set_permissions(name(".2"), Permissions::from_mode(0o777)).unwrap();
+    assert_eq!(of_user(), name(".3"));
+    assert_eq!(fs::metadata(name(".3")).unwrap().mode() & 0o777, 0o700);
+    // Whatever becomes of theirs.
+    fs::remove_file(name("")).unwrap();
+    assert_eq!(of_user(), name(".3"));
+}
+
+#[test]
+fn what_a_version_before_has_noted_elsewhere_is_found() {
+    let dirs: [_; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+    let [own, session, swept] = dirs.each_ref().map(|dir| dir.path().to_owned());
+    let others = [session, swept.clone()];
+    for dir in [&own, &swept] {
+        fs::create_dir(dir.join("mounts")).unwrap();
+    }
+    let place = || place_in(&own, &others, "m.json");
+    assert_eq!(place(), own.join("mounts/m.json"), "it is to be there");
+    let record = MountRecord::of_this_process("/m".into(), vec![], vec![], None).unwrap();
+    record.save_in(&swept.join("mounts/m.json")).unwrap();
+    assert_eq!(place(), swept.join("mounts/m.json"));
+    assert_eq!(records_in(&swept).len(), 1);
+    record.save_in(&own.join("mounts/m.json")).unwrap();
+    assert_eq!(place(), own.join("mounts/m.json"), "it was mounted anew");
+}
+
+#[test]
+fn what_is_noted_looks_new_when_it_was_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, none) = (dir.path().join("m.json"), dir.path().join("none"));
+    let old = SystemTime::UNIX_EPOCH + KEEP_INTERVAL;
+    let times = FileTimes::new().set_accessed(old).set_modified(old);
+    File::create(&file).unwrap().set_times(times).unwrap();
+    File::open(dir.path()).unwrap().set_times(times).unwrap();
+    touch_all(&[dir.path().to_owned(), file.clone(), none.clone()]).unwrap();
+    for touched in [dir.path(), &file] {
+        let found = fs::metadata(touched).unwrap();
+        assert!(found.modified().unwrap() > old && found.accessed().unwrap() > old);
+    }
+    assert!(!none.exists());
 }
