@@ -331,6 +331,32 @@ def negative(size):
     return bytes(data)
 
 
+class InMemory:
+    """An archive that is bytes."""
+
+    def __init__(self, data):
+        self._data = bytes(data)
+
+    def pread(self, n, offset):
+        return self._data[offset : offset + n]
+
+
+def test_links_and_directories_have_no_content_whatever_their_size():
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for kind, name in ((tarfile.LNKTYPE, "b.x"), (tarfile.DIRTYPE, "d"), (None, "c.x")):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind or tarfile.REGTYPE, "a.x" if kind else ""
+            info.size = 0 if kind else 5
+            tar.addfile(info, io.BytesIO(b"12345"))
+    data = bytearray(out.getvalue())
+    for at in (0, 512):
+        data[at + 124 : at + 136] = b"%011o\0" % 4096
+        data[at + 148 : at + 156] = b" " * 8
+        data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
+    assert list(members(InMemory(data), len(data))) == [("c.x", 1536, 5)]
+
+
 def extended(size):
     """The same, of an extended header."""
     data = bytearray(negative(size))

@@ -133,13 +133,14 @@ def members(file, size):
                 length = int(records["size"]) if "size" in records else length
             at += -(-info.size // _BLOCK) * _BLOCK
             continue
-        bytes_ = info.size if length is None else length
-        if bytes_ < 0 or at + bytes_ > size:
+        # Links and directories have no content, whatever size some programs write down for them.
+        has_content = info.isreg() or info.type not in tarfile.SUPPORTED_TYPES
+        bytes_ = (info.size if length is None else length) if has_content else 0
+        if at + bytes_ > size:
             raise tarfile.ReadError(f"a file of {bytes_} bytes at offset {at} of {size}")
         if info.isreg():
             yield info.name if name is None else name, at, bytes_
-        has_content = info.isreg() or info.type not in tarfile.SUPPORTED_TYPES
-        at += -(-bytes_ // _BLOCK) * _BLOCK if has_content or bytes_ else 0
+        at += -(-bytes_ // _BLOCK) * _BLOCK
         name = length = None
     raise tarfile.ReadError(f"the archive ends at {size}, without its end")
 
