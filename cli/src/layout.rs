@@ -112,8 +112,9 @@ fn text(r: &Report) -> String {
 /// asked.
 fn seats(path: &Path) -> Option<usize> {
     let path = path.canonicalize().ok()?;
-    let mounts = weft_fuse::mounts().ok()?.into_iter().rev();
+    let mounts = weft_fuse::mounts().ok()?.into_iter();
     let mount = mounts.filter(|m| path.starts_with(&m.mount_point));
+    // Of several at one place that is the last, which is on top.
     let mount = mount.max_by_key(|m| m.mount_point.as_os_str().len())?;
     let source = mount.is_weft().then_some(mount.source)?;
     let cluster = crate::mount::Spec::parse(&source).ok()?.cluster;

@@ -10,6 +10,8 @@ use weft_control::{Daemon, Load, Overview, Problem, Severity, TargetLine, headli
 const DAEMONS: usize = 40;
 const ROWS: usize = 8;
 const PROBLEMS: usize = 6;
+/// The last second of the year 9999, since 1970.
+const LAST: Duration = Duration::from_secs(253_402_300_799);
 
 /// How it is shown.
 #[derive(Default)]
@@ -106,9 +108,9 @@ fn title(seen: &Seen, style: &Style) -> String {
         true => format!("server {} at {} leads", all.me, seen.from),
         false => "no leader".into(),
     };
-    let at = humantime::format_rfc3339_seconds(
-        std::time::UNIX_EPOCH + Duration::from_millis(all.at_ms.max(0).unsigned_abs()),
-    );
+    // What is later than this cannot be written so.
+    let at = Duration::from_millis(all.at_ms.max(0).unsigned_abs()).min(LAST);
+    let at = humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + at);
     let every = style.every.map(|e| format!(", every {} s, q quits", e.as_secs_f64()));
     format!(
         "{} cluster {cluster}, health {health}, {} {}",
@@ -234,7 +236,7 @@ fn daemons(all: &Overview, style: &Style) -> Vec<String> {
             *line = style.paint(RED, line);
         }
     }
-    let more = all.daemons.len() - shown.len() + all.daemons_left_out;
+    let more = (all.daemons.len() - shown.len()).saturating_add(all.daemons_left_out);
     if more > 0 {
         lines.push(format!("and {more} more daemons"));
     }

@@ -38,3 +38,12 @@ fn problems_come_first_with_the_command_that_helps() {
         frame(&Seen { overview, from: String::new() }, &Style { width: 80, ..Style::default() });
     assert_eq!(lines[1..], ["!! what", "     so", "     > weft x"]);
 }
+
+#[test]
+fn a_time_that_nobody_can_write_is_shown_all_the_same() {
+    for at_ms in [i64::MIN, -1, 0, 253_402_300_800_000, i64::MAX] {
+        let overview = Overview { at_ms, ..Overview::default() };
+        let lines = frame(&Seen { overview, from: String::new() }, &Style::default());
+        assert!(lines[0].contains("health"), "{lines:?}");
+    }
+}
