@@ -166,3 +166,56 @@ impl Opening for Spoken {
         Ok(self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Frame, Head, Header, Kind};
+    use crate::transport::User;
+    use bytes::Bytes;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::{Context, Waker};
+
+    #[derive(Default)]
+    struct Left {
+        frames: AtomicUsize,
+        cost: AtomicUsize,
+    }
+
+    impl User for Left {
+        fn crowded(&self) -> bool {
+            false
+        }
+
+        fn left(&self, frames: usize, cost: usize) {
+            self.frames.fetch_add(frames, Ordering::Relaxed);
+            self.cost.fetch_add(cost, Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_never_leaves_is_told_when_its_pump_is_dropped() {
+        const LEN: usize = 1 << 20;
+        let (host, left) = (Fabric::new().host("a"), Left::default());
+        let mut port = host.bind(&"a:1".parse().unwrap()).await.unwrap();
+        // Nobody takes what comes here.
+        let _caller = host.connect(&"a:1".parse().unwrap()).await.unwrap();
+        let (opening, _) = port.accept().await.unwrap();
+        let Ok(Speaks::Frames(link)) = opening.speaks().await else { panic!("it speaks frames") };
+        let head = Head::Bytes(Bytes::new());
+        let payload = vec![Bytes::from(vec![7; LEN])];
+        let answer = Frame::new(Header::new(Kind::Answer, 100, 1), head, payload);
+        assert!(link.sender.send(answer, Some(LEN)));
+        {
+            let mut pumping = link.pump.run(&left);
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(
+                pumping.as_mut().poll(&mut cx).is_pending(),
+                "it is more than they have room for"
+            );
+            assert_eq!(left.frames.load(Ordering::Relaxed), 0);
+        }
+        let all = (left.frames.load(Ordering::Relaxed), left.cost.load(Ordering::Relaxed));
+        assert_eq!(all, (1, LEN));
+    }
+}

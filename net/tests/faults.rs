@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
-use weft_net::{Body, Buffer, Transport, tcp};
+use weft_net::{Body, Buffer, Outgoing, ServerOptions, Transport, tcp};
 use weft_proto::{ErrorKind, op, v1};
 
 /// Where servers are reached.
@@ -226,6 +226,32 @@ async fn a_peer_that_is_dropped_closes_its_connection() {
     let refused =
         async { while socket.write_all(&frame(2, op::PING, 0, &[], &[])).await.is_ok() {} };
     timeout(Duration::from_secs(5), refused).await.unwrap();
+}
+
+/// The connection is not forgotten meanwhile: what it asked before is at work still.
+#[tokio::test]
+async fn a_request_that_breaks_off_leaves_the_memory_that_it_had() {
+    const MIB: usize = 1 << 20;
+    let (service, mut held) = holding();
+    let options = ServerOptions { max_memory: 8 * MIB, ..options() };
+    let server = Server::start(service, options).await;
+    let mut socket = TcpStream::connect(&server.address).await.unwrap();
+    socket.write_all(&good_hello(1)).await.unwrap();
+    socket.write_all(&frame(1, ECHO, 2, &[], &[])).await.unwrap();
+    let at_work = held.recv().await.unwrap();
+    socket.write_all(&header(1, ECHO, 3, 0, 4 * MIB as u32)).await.unwrap();
+    socket.write_all(&[1; 5000]).await.unwrap();
+    socket.shutdown().await.unwrap();
+    // The server ends the connection when it has found that nothing more comes.
+    socket.read_to_end(&mut Vec::new()).await.unwrap();
+    let peer = peer(&server.address);
+    let call =
+        tokio::spawn(async move { put(&peer, OTHER, Bytes::from(vec![1; 3 * MIB]), vec![]).await });
+    let Held { request, answer } = held.recv().await.expect("it is served");
+    assert_eq!((request.op, request.payload.len()), (OTHER, 3 * MIB));
+    answer.send(Ok(Outgoing::default())).unwrap();
+    call.await.unwrap().unwrap();
+    drop(at_work);
 }
 
 /// Operation and id of the next request.

@@ -136,12 +136,27 @@ impl Engine {
 
 #[async_trait::async_trait]
 impl Pump for Engine {
-    async fn run(mut self: Box<Self>, user: &dyn User) -> io::Result<()> {
-        let ended = poll_fn(|cx| self.poll(cx, user)).await;
-        if ended.is_ok() && self.ended.is_none() {
-            self.connection.queue_pair().disconnect();
+    async fn run(self: Box<Self>, user: &dyn User) -> io::Result<()> {
+        let mut running = Running { engine: self, user };
+        let ended = poll_fn(|cx| running.engine.poll(cx, user)).await;
+        if ended.is_ok() && running.engine.ended.is_none() {
+            running.engine.connection.queue_pair().disconnect();
         }
         ended
+    }
+}
+
+/// A pump at work. When it ends, however that comes, nothing leaves any more: what was to leave is
+/// let go at once, though requests of the connection may be at work for long.
+struct Running<'a> {
+    engine: Box<Engine>,
+    user: &'a dyn User,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.engine.connection.end("its pump has ended");
+        self.engine.tell(self.user);
     }
 }
 

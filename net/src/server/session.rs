@@ -5,7 +5,7 @@
 
 use super::budget::Budget;
 use super::door::Seat;
-use super::window::{OWN, Window};
+use super::window::{Entered, OWN, Window};
 use super::{Incoming, Outgoing, ServerOptions, Service};
 use crate::address::Address;
 use crate::aligned::AlignedBuf;
@@ -185,7 +185,7 @@ impl Session {
         let header = frames.header().await?;
         check_hello(&header)?;
         let head = frames.head().await?;
-        self.window.enter(0).await;
+        let entered = self.window.enter(0).await;
         let identity = &self.context.options.identity;
         let checked = v1::Hello::decode(head)
             .map_err(|e| Error::new(ErrorKind::Protocol, format!("malformed hello: {e}")))
@@ -205,12 +205,12 @@ impl Session {
                     None => address.host(),
                 };
                 self.window.draw_on(budget.account(account));
-                self.answer(&header, Ok(Outgoing::message(&identity.hello())), 0);
+                self.answer(&header, Ok(Outgoing::message(&identity.hello())), entered);
                 Ok(peer)
             }
             Err(error) => {
                 let what = error.message.clone();
-                self.answer(&header, Err(error), 0);
+                self.answer(&header, Err(error), entered);
                 Err(Broken::Garbage(what))
             }
         }
@@ -232,13 +232,13 @@ impl Session {
             return Err(Broken::Garbage(format!("a request with a payload of {len} bytes")));
         }
         if let Some(refusal) = refusal(header.op, peer) {
-            self.enter(header.head_len as usize).await;
-            return self.turn_away(frames, header, refusal).await;
+            let entered = self.enter(header.head_len as usize).await;
+            return self.turn_away(frames, header, refusal, entered).await;
         }
         let max = self.context.options.max_payload;
         let room = if len > 0 && len <= max { AlignedBuf::footprint(len) } else { 0 };
-        let mut held = header.head_len as usize + room;
-        self.enter(held).await;
+        let held = header.head_len as usize + room;
+        let mut entered = self.enter(held).await;
         self.receiving.store(true, Ordering::Relaxed);
         let mut head = frames.head().await?;
         let place = if header.traced { Place::take(&mut head)? } else { None };
@@ -254,29 +254,30 @@ impl Session {
             let max = if answer > 0 { 0 } else { max };
             let what =
                 format!("request {} has a payload of {len} bytes, the limit is {max}", header.op);
-            self.answer(header, Err(Error::new(ErrorKind::Invalid, what)), held);
+            self.answer(header, Err(Error::new(ErrorKind::Invalid, what)), entered);
             return Ok(());
         }
         let (payload, fetch) = take_payload(frames, header).await?;
         self.receiving.store(false, Ordering::Relaxed);
         match header.op {
-            op::PING => self.answer(header, Ok(Outgoing::default()), held),
+            op::PING => self.answer(header, Ok(Outgoing::default()), entered),
             op::HELLO => {
                 let error = Error::new(ErrorKind::Protocol, "hello is said once on a connection");
-                self.answer(header, Err(error), held);
+                self.answer(header, Err(error), entered);
             }
             op => {
                 let deadline = (header.deadline_ms != 0)
                     .then(|| came_at + Duration::from_millis(header.deadline_ms.into()));
                 if answer > 0 {
-                    self.make_room(answer, held).await;
-                    held += answer;
+                    // It has none while it waits.
+                    drop(entered);
+                    entered = self.enter(held + answer).await;
                 }
                 let request = Incoming { op, head, payload, peer: peer.clone(), deadline };
                 match fetch {
-                    None => tokio::spawn(self.clone().serve(*header, place, request, held)),
+                    None => tokio::spawn(self.clone().serve(*header, place, request, entered)),
                     Some(fetch) => tokio::spawn(
-                        self.clone().serve_fetched(*header, place, request, fetch, held),
+                        self.clone().serve_fetched(*header, place, request, fetch, entered),
                     ),
                 };
             }
@@ -290,34 +291,27 @@ impl Session {
         frames: &mut dyn Receiver,
         header: &Header,
         refusal: Error,
+        entered: Entered,
     ) -> Result<(), Broken> {
         self.receiving.store(true, Ordering::Relaxed);
         frames.head().await?;
         frames.skip().await?;
         self.receiving.store(false, Ordering::Relaxed);
-        self.answer(header, Err(refusal), header.head_len as usize);
+        self.answer(header, Err(refusal), entered);
         Ok(())
     }
 
-    /// Takes room for the answer to a request that holds `held` bytes; it holds none while it
-    /// waits.
-    async fn make_room(&self, answer: usize, held: usize) {
-        self.window.served(held, 0);
-        self.window.left(1, 0);
-        self.enter(held + answer).await;
-    }
-
     /// Waits for room in the window, with signs of life.
-    async fn enter(&self, bytes: usize) {
-        if self.window.try_enter(bytes) {
-            return;
+    async fn enter(&self, bytes: usize) -> Entered {
+        if let Some(entered) = self.window.try_enter(bytes) {
+            return entered;
         }
         let entered = self.window.enter(bytes);
         tokio::pin!(entered);
         loop {
             tokio::select! {
                 biased;
-                () = &mut entered => return,
+                entered = &mut entered => return entered,
                 () = sleep(ALIVE_INTERVAL) => self.say_alive(),
             }
         }
@@ -337,21 +331,19 @@ impl Session {
         place: Option<Place>,
         mut request: Incoming,
         fetch: Fetch,
-        held: usize,
+        entered: Entered,
     ) {
         let Some(fetched) = caught(fetch).await else {
-            return self.answer_defect(&header, "the fetch of its payload", held);
+            return self.answer_defect(&header, "the fetch of its payload", entered);
         };
         match fetched {
             Ok(payload) => request.payload = payload.into(),
             // Its receiver says so, too.
             Err(error) => {
-                tracing::debug!(op = header.op, %error, "a payload did not come");
-                self.window.served(held, 0);
-                return self.window.left(1, 0);
+                return tracing::debug!(op = header.op, %error, "a payload did not come");
             }
         }
-        self.serve(header, place, request, held).await;
+        self.serve(header, place, request, entered).await;
     }
 
     /// `place`: where in a trace it belongs, if in any.
@@ -360,7 +352,7 @@ impl Session {
         header: Header,
         place: Option<Place>,
         request: Incoming,
-        held: usize,
+        entered: Entered,
     ) {
         let counted = SERVED.of(header.op).map(Operation::begin);
         if let Some(running) = &counted {
@@ -372,37 +364,35 @@ impl Session {
             work = Box::pin(span.serves(place, work));
         }
         let Some(answer) = caught(work).await else {
-            return self.answer_defect(&header, "its handler", held);
+            return self.answer_defect(&header, "its handler", entered);
         };
         if let Some(running) = counted {
             let payload = answer.as_ref().map_or(0, |a| a.payload.iter().map(Bytes::len).sum());
             running.sent(payload);
             running.end(&answer);
         }
-        self.end(&header, answer, held);
+        self.end(&header, answer, entered);
     }
 
     /// Something that a request went through panicked.
-    fn answer_defect(&self, header: &Header, at: &str, held: usize) {
+    fn answer_defect(&self, header: &Header, at: &str, entered: Entered) {
         tracing::error!(op = header.op, "{at} panicked");
         let what = format!("a defect: request {} failed in {at}", header.op);
-        self.end(header, Err(Error::new(ErrorKind::Internal, what)), held);
+        self.end(header, Err(Error::new(ErrorKind::Internal, what)), entered);
     }
 
-    fn end(&self, header: &Header, answer: Result<Outgoing>, held: usize) {
+    fn end(&self, header: &Header, answer: Result<Outgoing>, entered: Entered) {
         if header.id != 0 {
-            return self.answer(header, answer, held);
+            return self.answer(header, answer, entered);
         }
         // It was told, not asked.
         if let Err(error) = answer {
             tracing::debug!(op = header.op, %error, "a request that wants no answer failed");
         }
-        self.window.served(held, 0);
-        self.window.left(1, 0);
     }
 
-    /// Queues the answer to a request for which `held` bytes of the window were taken.
-    fn answer(&self, to: &Header, answer: Result<Outgoing>, held: usize) {
+    /// Queues the answer to a request, which takes over its room.
+    fn answer(&self, to: &Header, answer: Result<Outgoing>, entered: Entered) {
         let answer = answer.and_then(|answer| {
             let payload = answer.payload.iter().map(Bytes::len).sum::<usize>();
             if answer.head.len() <= MAX_HEAD && payload <= MAX_PAYLOAD {
@@ -422,13 +412,13 @@ impl Session {
         match answer {
             Ok((answer, payload)) => {
                 cost = answer.head.len() + payload;
-                self.window.served(held, cost);
+                entered.answered(cost);
                 let head = Head::Bytes(answer.head);
                 let frame = Frame::new(header(Kind::Answer), head, answer.payload);
                 queued = self.sender.send(frame, Some(cost));
             }
             Err(error) => {
-                self.window.served(held, 0);
+                entered.answered(0);
                 let head = v1::ErrorHead::from(error);
                 let frame = Frame::new(header(Kind::Failure), Head::Message(&head), Vec::new());
                 queued = self.sender.send(frame, Some(0));

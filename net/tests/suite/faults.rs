@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use weft_net::{Buffer, Outgoing, Peers, ServerOptions};
+use weft_net::{Body, Buffer, Outgoing, Peers, ServerOptions};
 use weft_proto::ErrorKind;
 
 #[tokio::test]
@@ -157,5 +157,44 @@ async fn who_vanishes_while_it_waits_for_memory_leaves_all_of_it() {
             let payload = vec![Bytes::from(vec![1; 1 << 20])];
             answer.send(Ok(Outgoing { head: Bytes::new(), payload })).unwrap();
         }
+    }
+}
+
+/// What it asked before is at work still, so that its connection is not forgotten yet.
+#[tokio::test]
+async fn what_who_vanished_was_sending_takes_no_memory() {
+    const MIB: usize = 1 << 20;
+    let service = Handle::new(|request| async move {
+        if request.op == ECHO {
+            std::future::pending::<()>().await;
+        }
+        Ok(Outgoing::default())
+    });
+    let options = ServerOptions { max_memory: 8 * MIB, ..options() };
+    let server = Server::start(service, options).await;
+    let other = peer(&server.address);
+    for moment in 0..40 {
+        let gone = peer(&server.address);
+        ask(&gone, OTHER, b"").await.unwrap();
+        let waits = tokio::spawn({
+            let gone = gone.clone();
+            async move { ask(&gone, ECHO, b"").await }
+        });
+        tokio::task::yield_now().await;
+        ask(&gone, OTHER, b"what was asked before it has come, too").await.unwrap();
+        let sends = tokio::spawn(async move {
+            let (head, body) = (Bytes::from(vec![1; 2 * MIB]), Body::default());
+            let sent = gone.exchange_op::<_, Bytes>(OTHER, &head, body, soon()).await;
+            sent.map(|answer| answer.head)
+        });
+        for _ in 0..moment {
+            tokio::task::yield_now().await;
+        }
+        for call in [waits, sends] {
+            call.abort();
+            let _ = call.await;
+        }
+        // It finds as much as ever, at the latest when it is noticed that the other has gone.
+        put(&other, OTHER, Bytes::from(vec![1; 3 * MIB]), vec![]).await.unwrap();
     }
 }
