@@ -64,7 +64,7 @@ const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 
 /// Milliseconds from one look at the hosts to the next: long ones are quick to simulate, short ones
 /// show more orders of what happens.
-const TICKS: [u64; 3] = [2, 5, 10];
+const TICKS: [u64; 3] = [5, 10, 20];
 
 /// What a run did.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -345,13 +345,25 @@ impl Found {
     }
 }
 
+/// Takes the lock of a turn for good. A handle is of no use once the session is another, as it may
+/// be at any attempt: each opens the file.
+async fn lock_anew(fs: &Filesystem, turn: usize) -> Result<()> {
+    let lock = Lock { flock: false, owner: 1, kind: LockKind::Write, start: 0, end: 0, pid: 1 };
+    let handle = shared(fs, &lock_name(turn)).await.handle;
+    let locked = fs.set_lock(handle, lock).await;
+    if locked.is_err() {
+        // It may have been taken: whatever is this owner's goes with the close.
+        let _ = fs.close(handle, lock.owner).await;
+        let _ = fs.release(handle).await;
+    }
+    locked
+}
+
 /// With all faults over: the locks can be had, and in the folders is what must be there.
 pub async fn judge(fs: &Filesystem, history: &Shared) -> Vec<String> {
     let mut broken = Vec::new();
     for turn in 0..TURNS {
-        let lock = Lock { flock: false, owner: 1, kind: LockKind::Write, start: 0, end: 0, pid: 1 };
-        let handle = shared(fs, &lock_name(turn)).await.handle;
-        if let Err(why) = until(async || fs.set_lock(handle, lock).await).await {
+        if let Err(why) = until(async || lock_anew(fs, turn).await).await {
             broken.push(format!("{} cannot be locked: {why}", lock_name(turn)));
         }
         let (place, folder) = {
