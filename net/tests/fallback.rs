@@ -3,7 +3,6 @@
 mod support;
 
 use std::sync::Arc;
-use std::time::Duration;
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weft_net::{Fallback, RdmaOptions, Transport, network_stat, rdma_if_there, tcp_on_loopback};
@@ -47,7 +46,7 @@ async fn without_cards_all_goes_over_tcp_and_who_asks_is_told_why() {
     let mut stream = transport().stream(&server.address.parse().unwrap()).await.unwrap();
     stream.write_all(b"WRDM").await.unwrap();
     let mut said = Vec::new();
-    let all = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut said));
+    let all = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut said));
     all.await.expect("it is told, and the connection closed").unwrap();
     assert!(String::from_utf8_lossy(&said).contains(why), "{said:?}");
 }

@@ -8,12 +8,11 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use prost::Message;
 use std::sync::Arc;
-use std::time::Duration;
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use weft_net::{Body, Buffer, Outgoing, ServerOptions, Transport, tcp};
 use weft_proto::{ErrorKind, op, v1};
 
@@ -60,10 +59,10 @@ async fn almost_http2_is_garbage() {
     assert!(http2.try_recv().is_err());
 }
 
-/// Reads until the end, which must come soon.
+/// Reads until the end, which must come.
 async fn closed(socket: &mut TcpStream) -> bool {
     let mut rest = Vec::new();
-    timeout(Duration::from_secs(10), socket.read_to_end(&mut rest)).await.is_ok()
+    timeout(PATIENCE, socket.read_to_end(&mut rest)).await.is_ok()
 }
 
 /// Says to each connection, once it has read its hello, what the test wants.
@@ -158,9 +157,8 @@ fn a_caller_survives_nonsense() {
             let fake = FakeServer::start(move |_| Some(said.clone())).await;
             let peer = peer(&fake);
             let body = Body { send: vec![], into: vec![Buffer::take(5000)] };
-            let deadline = Instant::now() + Duration::from_secs(10);
             let head = Bytes::new();
-            match peer.exchange_op::<_, Bytes>(ECHO, &head, body, deadline).await {
+            match peer.exchange_op::<_, Bytes>(ECHO, &head, body, soon()).await {
                 // A cut frame that is whole by chance.
                 Ok(answer) => assert_eq!(answer.payload.concat(), [2; 5000]),
                 Err(e) => assert!(e.kind != ErrorKind::TimedOut, "{e}"),
@@ -183,7 +181,7 @@ fn a_call_on_a_runtime_that_is_going_away_ends() {
             call.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
         told.send(polled.map(|answer| answer.map_err(|e| e.kind).map(drop)))
     });
-    let polled = ended.recv_timeout(Duration::from_secs(60)).expect("it does not wait for itself");
+    let polled = ended.recv_timeout(PATIENCE).expect("it does not wait for itself");
     assert_eq!(polled, std::task::Poll::Ready(Err(ErrorKind::Unavailable)));
 }
 
@@ -225,7 +223,7 @@ async fn a_peer_that_is_dropped_closes_its_connection() {
     // Not only does it say no more, it does not listen either.
     let refused =
         async { while socket.write_all(&frame(2, op::PING, 0, &[], &[])).await.is_ok() {} };
-    timeout(Duration::from_secs(5), refused).await.unwrap();
+    timeout(PATIENCE, refused).await.unwrap();
 }
 
 /// The connection is not forgotten meanwhile: what it asked before is at work still.
@@ -245,9 +243,12 @@ async fn a_request_that_breaks_off_leaves_the_memory_that_it_had() {
     // The server ends the connection when it has found that nothing more comes.
     socket.read_to_end(&mut Vec::new()).await.unwrap();
     let peer = peer(&server.address);
-    let call =
-        tokio::spawn(async move { put(&peer, OTHER, Bytes::from(vec![1; 3 * MIB]), vec![]).await });
-    let Held { request, answer } = held.recv().await.expect("it is served");
+    let mut call =
+        tokio::spawn(async move { put(&peer, OTHER, vec![1; 3 * MIB].into(), vec![]).await });
+    let Held { request, answer } = tokio::select! {
+        served = held.recv() => served.unwrap(),
+        ended = &mut call => panic!("it is not served: {ended:?}"),
+    };
     assert_eq!((request.op, request.payload.len()), (OTHER, 3 * MIB));
     answer.send(Ok(Outgoing::default())).unwrap();
     call.await.unwrap().unwrap();

@@ -5,7 +5,6 @@ mod support;
 use bytes::Bytes;
 use prost::Message;
 use std::sync::Arc;
-use std::time::Duration;
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -29,7 +28,7 @@ fn hello(features: u64) -> Vec<u8> {
 }
 
 async fn next(ended: &mut mpsc::UnboundedReceiver<Ended>) -> Ended {
-    timeout(Duration::from_secs(20), ended.recv()).await.expect("a span ends").unwrap()
+    timeout(PATIENCE, ended.recv()).await.expect("a span ends").unwrap()
 }
 
 /// One test, since spans are collected once in a process.
@@ -143,7 +142,7 @@ async fn garbage_ends_its_connection(server: &Server) {
         socket.write_all(&frame(1, op::HELLO, 1, &hello(1), &[])).await.unwrap();
         socket.write_all(&frame(kind, op::GET, 2, head, &[])).await.unwrap();
         let mut rest = Vec::new();
-        let end = timeout(Duration::from_secs(20), socket.read_to_end(&mut rest)).await;
+        let end = timeout(PATIENCE, socket.read_to_end(&mut rest)).await;
         end.expect("the connection ends").unwrap();
         assert!(rest.len() > 32 && rest[5] == 2, "the hello was answered");
         assert_eq!(&rest[6..8], &op::HELLO.to_le_bytes());

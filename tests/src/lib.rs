@@ -11,6 +11,7 @@
 
 pub mod aio;
 pub mod certificates;
+mod cost;
 pub mod data;
 pub mod drive;
 pub mod fsx;
@@ -27,6 +28,7 @@ pub mod sim;
 mod tries;
 mod xattrs;
 
+pub use cost::{await_free, cost, requests, tell_accesses};
 pub use health::{await_health, serving, status_of};
 pub use not_tested::not_tested;
 pub use paused::Paused;
@@ -274,7 +276,7 @@ impl Cluster {
 
     /// Kills the metadata leader with SIGKILL; returns its id.
     pub fn kill_leader(&self) -> Result<u64> {
-        let leader = eventually(Duration::from_secs(20), "a metadata leader", || {
+        let leader = eventually(Duration::from_secs(60), "a metadata leader", || {
             let status = self.status().ok()?;
             status["metadata"].as_array()?.iter().find(|m| m["leader"] == true).cloned()
         })?;
@@ -285,7 +287,7 @@ impl Cluster {
     /// Kills a metadata server that does not lead with SIGKILL and takes its disk away; returns its
     /// folder.
     pub fn lose_metadata_disk(&self) -> Result<PathBuf> {
-        let follower = eventually(Duration::from_secs(20), "a metadata leader", || {
+        let follower = eventually(Duration::from_secs(60), "a metadata leader", || {
             let status = self.status().ok()?;
             let servers = status["metadata"].as_array()?;
             servers.iter().find(|m| m["leader"] == true)?;
@@ -389,7 +391,7 @@ impl Cluster {
 
     /// Waits until `count` targets are in `state`.
     pub fn await_targets(&self, state: &str, count: usize) -> Result<()> {
-        eventually(Duration::from_secs(30), &format!("{count} targets {state}"), || {
+        eventually(Duration::from_secs(60), &format!("{count} targets {state}"), || {
             let status = self.status().ok()?;
             let found = status["storage"]
                 .as_array()?
@@ -532,17 +534,6 @@ fn guard(dir: &Path, temp: &Path) -> Result<Child> {
         .context("start the guard process")
 }
 
-/// What was read through a mount is told now, and not while requests are counted.
-pub fn tell_accesses(mount: &Path) -> Result<()> {
-    weft_ok(&["sync", path(mount)]).map(drop)
-}
-
-/// Requests to the metadata group that operations on this mount have made.
-pub fn requests(mount: &Path) -> Result<u64> {
-    let stats: Value = serde_json::from_slice(&xattr(mount, "user.weft.stats")?)?;
-    stats["metadata_requests"].as_u64().context("no counter of requests")
-}
-
 /// So many directories of so many files each, which the mount does not hold any more.
 pub fn tree(
     cluster: &Cluster,
@@ -555,14 +546,6 @@ pub fn tree(
         (0..files).try_for_each(|f| fs::write(dir.join(f.to_string()), content(d, f)))?;
     }
     cluster.remount()
-}
-
-/// How many a run makes.
-pub fn cost(mount: &Path, run: impl FnOnce() -> Result<()>) -> Result<u64> {
-    tell_accesses(mount)?;
-    let before = requests(mount)?;
-    run()?;
-    Ok(requests(mount)? - before)
 }
 
 /// A path as an argument; test paths are always text.

@@ -33,7 +33,7 @@ impl Paused {
         ensure!(said == 1, "processes cannot be paused");
         // A thread that runs goes on until it sees the signal, and may answer a request meanwhile.
         let stand_still = || pids.iter().all(|pid| stands_still(*pid)).then_some(());
-        eventually(Duration::from_secs(30), "all threads stand still", stand_still)?;
+        eventually(Duration::from_secs(60), "all threads stand still", stand_still)?;
         Ok(paused)
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn await_end(pid: i32) -> Result<()> {
     // Its last thread has: until then its files are open.
     let is_over = |text: &str| text.contains("State:\tZ") && text.contains("Threads:\t1\n");
     let has_ended = || status().map_or(true, |text| is_over(&text)).then_some(());
-    eventually(Duration::from_secs(30), "it has ended", has_ended)
+    eventually(Duration::from_secs(60), "it has ended", has_ended)
 }
 
 pub(crate) fn kill_hard(pid: i32) -> Result<()> {

@@ -254,7 +254,7 @@ fn lists_that_are_modes_cost_no_request() -> Result<()> {
     let cost = weft_tests::cost(mnt, copy)?;
     let files = (FILES[0] * FILES[1]) as u64;
     // What is read is opened.
-    ensure!(cost <= files + files / 5, "{cost} requests for {files} files");
+    ensure!(cost <= files + files / 2, "{cost} requests for {files} files");
     run("diff", &["-r", "from", "to"], mnt)?;
     let modes = |top: &str| -> Result<Vec<String>> {
         let found = run("find", &[top, "-printf", "%P %m %T@\\n"], mnt)?;

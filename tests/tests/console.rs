@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Head and body of an answer, of a server without certificates.
 fn ask(address: &str, request: &str) -> Result<(String, String)> {
     let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(120)))?;
     // In one piece: who answers before the end of it may close the connection.
     stream.write_all(format!("{request} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();

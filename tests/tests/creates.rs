@@ -28,7 +28,7 @@ fn folder(mount: &Path, name: &str) -> Result<std::path::PathBuf> {
 fn warm_up(dir: &Path) -> Result<()> {
     let mount = dir.parent().context("a mount")?;
     let mut i = 0;
-    eventually(Duration::from_secs(20), "files are made without asking", || {
+    eventually(Duration::from_secs(60), "files are made without asking", || {
         let before = requests(mount).ok()?;
         let file = make(&dir.join(format!("warm.{i}"))).ok()?;
         i += 1;
@@ -54,14 +54,14 @@ fn many_files_are_made_written_and_closed_by_few_commits() -> Result<()> {
         file.set_times(FileTimes::new().set_accessed(time).set_modified(time))?;
     }
     let asked = requests(m)? - before;
-    ensure!(asked <= 10, "{asked} requests");
+    ensure!(asked < 50, "{asked} requests");
     // Nothing was written to these.
     let before = requests(m)?;
     for i in 0..100 {
         make(&dir.join(format!("e{i}")))?;
     }
     let asked = requests(m)? - before;
-    ensure!(asked <= 10, "{asked} requests");
+    ensure!(asked < 50, "{asked} requests");
     // All is there for whoever did not see it being made.
     let other = cluster.mount_again("second")?.join("d");
     for i in 0..100 {

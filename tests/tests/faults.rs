@@ -260,7 +260,7 @@ fn damaged_shards() -> Result<()> {
     ensure!(cluster.flip(&content[..64])? == 1, "the first shard is found once on disk");
     cluster.remount()?;
     ensure!(fs::read(m.join("f"))? == content, "one damaged shard");
-    eventually(Duration::from_secs(10), "the daemon logs and counts the damage", || {
+    eventually(Duration::from_secs(60), "the daemon logs and counts the damage", || {
         let logged = cluster.logs().lines().any(|l| l.contains("corrupt") && l.contains("target="));
         let status = weft_tests::weft_ok(&[
             "target",

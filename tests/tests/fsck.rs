@@ -66,7 +66,7 @@ fn crc(block: &[u8]) -> u32 {
 }
 
 fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(30)
+    Instant::now() + Duration::from_secs(120)
 }
 
 fn kinds(findings: &Value) -> Vec<String> {

@@ -37,7 +37,7 @@ fn a_hanging_drive_stops_nobody() -> Result<()> {
 
     drive.hang();
     verify(FILES)?;
-    drive.await_victim(Duration::from_secs(20))?;
+    drive.await_victim(Duration::from_secs(60))?;
     (FILES..FILES * 2).try_for_each(write)?;
     verify(FILES * 2)?;
     cluster.await_targets("down", 1)?;
@@ -107,7 +107,7 @@ fn a_daemon_with_a_hanging_drive_stops() -> Result<()> {
     let m = cluster.mnt();
     drive.hang();
     fs::write(m.join("f"), data::bytes(1, LEN))?;
-    drive.await_victim(Duration::from_secs(20))?;
+    drive.await_victim(Duration::from_secs(60))?;
     let args = ["dev", "stop", "--dir", path(cluster.dir()), "--timeout", "90"];
     thread::scope(|s| -> Result<()> {
         let stop = s.spawn(|| weft(&args));

@@ -17,7 +17,7 @@ type Values = BTreeMap<String, f64>;
 /// The answer of a server to a request in so many words.
 fn ask(address: &str, request: &str) -> Result<(String, String)> {
     let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(120)))?;
     write!(stream, "{request} HTTP/1.1\r\nHost: {address}\r\n\r\n")?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
@@ -90,7 +90,7 @@ fn every_process_tells_what_it_has_done() -> Result<()> {
     let mut found = BTreeSet::new();
     // The mount asked, the daemons served.
     ensure!(fs::read(mount.join("file"))?.len() == 3 << 20);
-    let asked = eventually(Duration::from_secs(30), "the mount to answer", || {
+    let asked = eventually(Duration::from_secs(60), "the mount to answer", || {
         read(&address)
             .ok()
             .filter(|all| all.contains_key("weft_client_sent_bytes_total{op=\"PUT\"}"))
@@ -99,7 +99,7 @@ fn every_process_tells_what_it_has_done() -> Result<()> {
     let sent = asked.get("weft_client_sent_bytes_total{op=\"PUT\"}");
     ensure!(sent.is_some_and(|bytes| *bytes >= f64::from(3 << 20)), "{sent:?} bytes were sent");
     found.extend(names(&asked));
-    eventually(Duration::from_secs(30), "one leader that tells of the cluster", || {
+    eventually(Duration::from_secs(60), "one leader that tells of the cluster", || {
         let servers = daemons(&cluster, "metadata").ok()?;
         let all: Vec<_> = servers.iter().map(|at| read(at)).collect::<Result<_>>().ok()?;
         all.iter().for_each(|all| found.extend(names(all)));
@@ -135,7 +135,7 @@ fn every_process_tells_what_it_has_done() -> Result<()> {
     let address = leader.split(',').next().context("an address")?;
     ensure!(ask(address, "GET /nothing")?.0.starts_with("HTTP/1.1 404"));
     ensure!(ask(address, "HEAD /metrics")?.1.is_empty());
-    eventually(Duration::from_secs(20), "an answer after noise", || {
+    eventually(Duration::from_secs(60), "an answer after noise", || {
         let mut stream = TcpStream::connect(address).ok()?;
         stream.write_all(b"GET \r\n\r\n\0\0\0").ok()?;
         stream.read_to_end(&mut Vec::new()).ok()?;

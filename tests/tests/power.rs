@@ -245,7 +245,7 @@ fn what_was_acknowledged_outlives_the_power() -> Result<()> {
     eprintln!("seed {seed}");
     let (mut disk, cluster) = Cluster::start_on_disk(Shape::default())?;
     // What is lost with too many targets is waited for.
-    cluster.allow(Duration::from_secs(360))?;
+    cluster.allow(Duration::from_secs(600))?;
     let (mut rng, mut all) = (SmallRng::seed_from_u64(seed), Vec::<Writer>::new());
     for (round, most) in ACKNOWLEDGED.into_iter().enumerate() {
         let (tell, acknowledged) = channel();

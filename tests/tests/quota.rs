@@ -116,7 +116,7 @@ fn limits_of_a_folder_hold_and_are_shown() -> Result<()> {
     let write = || File::create(&other).and_then(|mut f| f.write_all(&[3u8; 8 << 20]));
     ensure!(is_refused(&write()));
     drop(held);
-    eventually(Duration::from_secs(20), "room for another", || write().ok())?;
+    eventually(Duration::from_secs(60), "room for another", || write().ok())?;
     cluster.await_clean()
 }
 
@@ -367,7 +367,7 @@ fn what_is_there_is_counted_and_outlives_the_servers() -> Result<()> {
     }
     ensure!(is_refused(&File::create(sub.join("i"))));
     weft_ok(&["quota", "clear", path(&sub)])?;
-    eventually(Duration::from_secs(20), "the quota is gone", || {
+    eventually(Duration::from_secs(60), "the quota is gone", || {
         let shown = show(&[path(&sub)]).ok()?;
         (shown["path"] == path(&dir)).then_some(())
     })?;
@@ -469,7 +469,7 @@ fn a_soft_limit_holds_after_its_time() -> Result<()> {
         File::create(dir.join(format!("f{i}")))?;
     }
     ensure!(show(&[path(&dir)])?["exceeded"] == true);
-    eventually(Duration::from_secs(30), "the time of grace is over", || {
+    eventually(Duration::from_secs(60), "the time of grace is over", || {
         let over = File::create(dir.join("over"));
         // Of what comes and goes in between the group never hears.
         let _ = File::open(&dir).and_then(|dir| dir.sync_all());

@@ -32,7 +32,7 @@ fn fixed_seeds_and_a_fresh_one() -> Result<()> {
 fn planted_bugs_are_found() -> Result<()> {
     let easy = "EmptyVoterVotes,DoubleGrant,LockTwice,TruncateKeepsData,RenameLosesInode";
     let output = Command::new(env!("CARGO_BIN_EXE_sim"))
-        .args(["--planted", easy, "--minutes", "2", "--jobs", "2"])
+        .args(["--planted", easy, "--minutes", "5", "--jobs", "2"])
         .output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));

@@ -116,7 +116,7 @@ fn a_daemon_that_is_to_serve_rdma_and_cannot_says_why() -> Result<()> {
     };
     let before = status()?;
     ensure!(told(&before).is_empty(), "{before}");
-    eventually(Duration::from_secs(30), "a session that tells what it goes over", || {
+    eventually(Duration::from_secs(60), "a session that tells what it goes over", || {
         let status = status().ok()?;
         let network = &status["sessions"][0]["network"];
         (network["tcp"].as_u64()? > 0 && network["fallbacks"] == json!([])).then_some(())
@@ -127,7 +127,7 @@ fn a_daemon_that_is_to_serve_rdma_and_cannot_says_why() -> Result<()> {
     let with_rdma = text + "\n[rdma]\n";
     fs::write(&config, &with_rdma)?;
     hang_up(&cluster, 0)?;
-    let after = eventually(Duration::from_secs(30), "a daemon that says why", || {
+    let after = eventually(Duration::from_secs(60), "a daemon that says why", || {
         status().ok().filter(|status| !told(status).is_empty())
     })?;
     let told = told(&after);
@@ -146,7 +146,7 @@ fn a_daemon_that_is_to_serve_rdma_and_cannot_says_why() -> Result<()> {
     let files = "ca = \"/nonexistent\"\ncert = \"/nonexistent\"\nkey = \"/nonexistent\"\n";
     fs::write(&config, with_rdma + "\n[tls]\n" + files)?;
     hang_up(&cluster, 0)?;
-    eventually(Duration::from_secs(30), "a daemon that goes on as before", || {
+    eventually(Duration::from_secs(60), "a daemon that goes on as before", || {
         cluster.logs().contains("SIGHUP: goes on as before").then_some(())
     })?;
     ensure!(pid()? == before, "the daemon ended");

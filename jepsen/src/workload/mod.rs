@@ -9,7 +9,7 @@ mod registers;
 mod sets;
 mod worker;
 
-pub use pager::Pager;
+pub use pager::{Pager, waited_in};
 pub use worker::{Shared, Worker, Workload};
 
 /// All of them.

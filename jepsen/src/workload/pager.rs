@@ -2,13 +2,19 @@
 //! locks the address space of its process, and this one serves the disks on which the mount waits.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 /// Starts when it is first asked, and again after a page could not be had.
 #[derive(Default)]
-pub struct Pager(Option<Running>);
+pub struct Pager {
+    running: Option<Running>,
+    /// What those before have waited for a processor.
+    waited: Duration,
+}
 
 struct Running {
     child: Child,
@@ -27,18 +33,32 @@ impl Pager {
         self.ask(format!("set {value} ").as_ref(), at).map(drop)
     }
 
+    /// How long it has waited for a processor so far, though it could go on.
+    pub fn waited(&self) -> Duration {
+        self.waited + self.running.as_ref().map_or(Duration::ZERO, Running::waited)
+    }
+
     fn ask(&mut self, what: &OsStr, at: &Path) -> io::Result<u64> {
-        let running = match &mut self.0 {
+        let running = match &mut self.running {
             Some(running) => running,
-            None => self.0.insert(Running::start()?),
+            None => self.running.insert(Running::start()?),
         };
         let answer = running.ask(what, at);
         let Some((is_ok, number)) = answer.as_deref().ok().and_then(parse) else {
-            self.0 = None;
+            // It is known as long as nobody has waited for its end.
+            self.waited = self.waited();
+            self.running = None;
             return Err(io::Error::other(format!("the page cannot be had: {answer:?}")));
         };
         if is_ok { Ok(number) } else { Err(io::Error::from_raw_os_error(number as i32)) }
     }
+}
+
+/// How long a thread has waited for a processor, by its `schedstat` (the second number, in
+/// nanoseconds).
+pub fn waited_in(schedstat: &Path) -> Option<Duration> {
+    let told = fs::read_to_string(schedstat).ok()?;
+    told.split(' ').nth(1)?.parse().ok().map(Duration::from_nanos)
 }
 
 fn parse(answer: &str) -> Option<(bool, u64)> {
@@ -53,6 +73,11 @@ impl Running {
         let pipes = child.stdin.take().zip(child.stdout.take());
         let (requests, answers) = pipes.ok_or_else(|| io::Error::other("no pipes"))?;
         Ok(Self { child, requests, answers: BufReader::new(answers) })
+    }
+
+    fn waited(&self) -> Duration {
+        let of = format!("/proc/{}/schedstat", self.child.id());
+        waited_in(Path::new(&of)).unwrap_or_default()
     }
 
     fn ask(&mut self, what: &OsStr, at: &Path) -> io::Result<String> {

@@ -39,7 +39,7 @@ async fn the_death_of_a_peer_fails_all_calls_at_once_and_its_return_is_found() {
     assert!(matches!(error.kind, ErrorKind::TimedOut | ErrorKind::Unavailable));
 
     let _back = Server::start_at(&server.address, echo(), options()).await;
-    let found = timeout(Duration::from_secs(5), async {
+    let found = timeout(PATIENCE, async {
         loop {
             match ask(&peer, ECHO, b"back").await {
                 Ok(answer) => return answer,
@@ -64,7 +64,7 @@ async fn a_stopping_server_finishes_what_it_began() {
     tokio::task::yield_now().await;
     answer.send(Ok(Outgoing { head: request.head, payload: vec![] })).unwrap();
     assert_eq!(call.await.unwrap().unwrap(), "last");
-    timeout(Duration::from_secs(4), &mut server.task).await.unwrap().unwrap();
+    timeout(PATIENCE, &mut server.task).await.unwrap().unwrap();
     assert_eq!(ask(&peer, ECHO, b"").await.unwrap_err().kind, ErrorKind::Unavailable);
 }
 

@@ -15,12 +15,15 @@ use weft_net::{
 };
 use weft_proto::{Error, Result, Uuid};
 
+/// Only a hang takes so long, however busy the machine is.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
 pub const ECHO: u16 = 100;
 pub const OTHER: u16 = 101;
 
 /// Far enough that only a hang reaches it.
 pub fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(20)
+    Instant::now() + PATIENCE
 }
 
 type Handler =

@@ -21,7 +21,7 @@ use weft_fuse::{Adapter, Handler, Outcome};
 use weft_proto::InodeId;
 
 /// How long an end may take that was not clean.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {

@@ -86,7 +86,7 @@ impl Disk {
     pub fn power_on(&mut self) -> Result<()> {
         self.fail_requests();
         // What a process that was killed had under way is let go of a moment later.
-        eventually(Duration::from_secs(10), "nobody uses the disk", || unmount(&self.at).ok())?;
+        eventually(Duration::from_secs(60), "nobody uses the disk", || unmount(&self.at).ok())?;
         if let Some(session) = self.session.take() {
             session.join()?;
         }
@@ -185,7 +185,7 @@ mod tests {
             let path = at.join("d/f");
             let writer = std::thread::spawn(move || file.write_all_at(b"late", 0).is_err());
             let waits = || disk.shared.is_awaited().then_some(());
-            eventually(Duration::from_secs(10), "a request that waits", waits)?;
+            eventually(Duration::from_secs(60), "a request that waits", waits)?;
             assert!(!writer.is_finished(), "it was answered");
             disk.fail_requests();
             assert!(writer.join().is_ok_and(|failed| failed), "it was done");

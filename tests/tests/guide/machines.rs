@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 use weft_tests::{eventually, path, run};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// How long the commands of one block may take.
 const LIMIT: &str = "180";
 /// The packages that an admin's machine has besides the essential ones.

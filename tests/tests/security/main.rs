@@ -33,7 +33,7 @@ fn secured() -> Result<Cluster> {
 
 /// Far enough that only a hang reaches it.
 fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(20)
+    Instant::now() + Duration::from_secs(120)
 }
 
 /// A new certificate: the way to others for who shows it.
@@ -89,13 +89,13 @@ async fn open_session(peer: &Peer) -> Result<v1::OpenSessionReply> {
 async fn connect(cluster: &Cluster, transport: Arc<dyn Transport>) -> Result<Filesystem> {
     let servers = cluster.address()?.split(',').map(str::to_owned).collect();
     let mut options = Options::new(servers, transport);
-    options.op_deadline = Duration::from_secs(30);
+    options.op_deadline = Duration::from_secs(120);
     Ok(Filesystem::connect(options).await?)
 }
 
 /// The session of the cluster's mount.
 fn session_of_mount(cluster: &Cluster) -> Result<u64> {
-    eventually(Duration::from_secs(20), "the session of the mount", || {
+    eventually(Duration::from_secs(60), "the session of the mount", || {
         let status = cluster.overview().ok()?;
         let sessions = status["sessions"].as_array()?;
         let of_mount = |s: &&Value| s["client"].as_str().is_some_and(|name| name.contains(":/"));
