@@ -26,6 +26,11 @@ const REQUESTS: u32 = 600;
 const CLIENTS: u64 = 3;
 /// Some requests wait for what never comes.
 const PATIENCE: Duration = Duration::from_millis(150);
+/// Before a client has had so many answers, and has had so much done to chunks of a daemon, it waits
+/// for longer: where the machine is slow, something is done, too.
+const LEAST: u64 = 20;
+const LEAST_CHUNKS: u64 = 2;
+const LONG_PATIENCE: Duration = Duration::from_secs(5);
 /// All must answer what is sensible in this time.
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -203,7 +208,8 @@ async fn ask_for_changes(mut servers: Servers, seed: u64) -> Result<u64> {
             0 => v1::MetaRequest { session: asker.session, ..drawn(&mut source) },
             _ => asker.ask(source.byte(), &mut source),
         };
-        match servers.call(&request, PATIENCE).await {
+        let patience = if done < LEAST { LONG_PATIENCE } else { PATIENCE };
+        match servers.call(&request, patience).await {
             Ok(reply) => {
                 done += 1;
                 reply.result.iter().for_each(|told| asker.note(told));
@@ -254,7 +260,8 @@ async fn ask(
             false => (operation, drawn),
         };
         let body = Body { send: vec![payload.into()], ..Body::default() };
-        let deadline = Instant::now() + PATIENCE;
+        let is_long = of_chunks && done < LEAST_CHUNKS;
+        let deadline = Instant::now() + if is_long { LONG_PATIENCE } else { PATIENCE };
         let answer = peer.exchange_op::<_, Encoded>(operation, &request, body, deadline).await;
         done += u64::from(answer.is_ok() && matches!(operation, op::PUT | op::GET));
     }
