@@ -37,7 +37,7 @@ impl File {
     pub(super) async fn flush_in_order(self: &Arc<Self>, slot: Option<&Slot>) {
         let (launched, below, failures, place) = {
             let state = &mut *self.state.lock();
-            (self.close_all(state), state.dirty.next(), state.failures, state.place)
+            (self.close_all(state), state.dirty.next(), state.failures.count(), state.place)
         };
         self.launch(launched);
         let deadline = self.context.requests.deadline();
@@ -61,9 +61,9 @@ impl File {
         // What comes from now on has no place yet.
         state.place = state.place.filter(|at| is_left || Some(*at) != place);
         state.displaced = is_left && (state.displaced || slot.is_some());
-        if state.failures == failures && state.dirty.is_left(below) {
+        if state.failures.count() == failures && state.dirty.is_left(below) {
             let what = "written data could not be committed in time; it will be tried again";
-            state.fail(Error::new(ErrorKind::TimedOut, what));
+            state.failures.fail(Error::new(ErrorKind::TimedOut, what));
         }
     }
 

@@ -11,7 +11,6 @@ use crate::to_the_end::to_the_end;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tracing::warn;
 use weft_net::trace::{Span, carried};
 use weft_proto::Result;
 use weft_proto::planted::{self, Bug};
@@ -73,14 +72,6 @@ impl File {
                 // The sender lives as long as `self`.
                 _ = commits.changed() => {}
             }
-        }
-    }
-
-    /// Why the file could not be made is a failure of its handles.
-    pub(super) fn note_not_made(&self) {
-        if let Some(error) = self.context.log.take_failure(self.ino) {
-            warn!(ino = %self.ino, %error, "a new file is not made; who has it open will be told");
-            self.state.lock().fail(error);
         }
     }
 

@@ -21,7 +21,7 @@ impl Drop for Flight {
         let mut state = self.file.state.lock();
         if !self.over && state.dirty.crashed(self.no) {
             let what = "written data did not get to storage; it will be sent again";
-            state.fail(Error::new(ErrorKind::Io, what));
+            state.failures.fail(Error::new(ErrorKind::Io, what));
         }
         state.forget_times();
     }
@@ -53,7 +53,7 @@ impl Flight {
                     if state.dirty.failed(*no) {
                         let what = "written data is lost; the writer will be told";
                         warn!(ino = %file.ino, %error, "{what}");
-                        state.fail(error);
+                        file.lose(&mut state, &[*no], error);
                         file.commits.send_replace(());
                         file.forget_behind(ALL);
                     }

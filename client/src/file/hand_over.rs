@@ -42,13 +42,14 @@ impl Files {
             return Err(file.ino);
         }
         let state = file.state.lock();
-        Ok(v1::OpenFile {
+        let mut of = v1::OpenFile {
             attr: Some(state.attr.into()),
             layout: Some(state.layout.into()),
-            failure: state.failure.clone().map(Into::into),
             may_map: self.context.opens.is_entitled(file.ino),
-            handles: Vec::new(),
-        })
+            ..v1::OpenFile::default()
+        };
+        file.hand_losses_over(&state, &mut of);
+        Ok(of)
     }
 
     /// Takes [`Self::at_rest`] over. Errors: `Protocol` if it makes no sense.
@@ -58,15 +59,13 @@ impl Files {
         directories: Vec<v1::OpenDirectory>,
     ) -> Result<()> {
         let opens = &self.context.opens;
-        for file in files {
-            let v1::OpenFile { attr, layout, failure, may_map, handles } = file;
+        for of in files {
+            let v1::OpenFile { attr, layout, may_map, .. } = of;
             let reply = v1::OpenReply { attr, layout, ..v1::OpenReply::default() };
             let (attr, layout) = attr_and_layout(&reply)?;
             let file = Arc::new(File::new(self.context.clone(), attr, layout));
-            if let Some(failure) = failure {
-                file.state.lock().fail(failure.into());
-            }
-            for handle in &handles {
+            file.adopt_losses(&of);
+            for handle in &of.handles {
                 opens.adopt(attr.ino, handle.maps);
                 let id = HandleId(handle.number);
                 let handle = Handle::adopted(file.clone(), handle);
@@ -75,7 +74,7 @@ impl Files {
             if may_map {
                 opens.entitle(attr.ino);
             }
-            self.adopt_file(file, handles.len());
+            self.adopt_file(file, of.handles.len());
         }
         for v1::OpenDirectory { number, ino, end } in directories {
             opens.adopt(InodeId(ino), false);

@@ -3,6 +3,7 @@
 use super::ahead::ReadAhead;
 use super::inode::File;
 use super::pattern::WritePattern;
+use super::state::State;
 use crate::cache::Coherence;
 use crate::types::OpenFlags;
 use std::sync::Arc;
@@ -17,8 +18,11 @@ pub(crate) struct Handle {
     pub append: bool,
     pub sync: bool,
     pub no_atime: bool,
-    /// It is open for writing, or was written through all the same.
+    /// It is open for writing, or was written through all the same. Changes under the lock of the
+    /// file's state, which counts those that write.
     writes: AtomicBool,
+    /// Something was written through it.
+    wrote: AtomicBool,
     /// It is open for writing.
     writer: bool,
     pub ahead: ReadAhead,
@@ -28,15 +32,21 @@ pub(crate) struct Handle {
     pub(super) maps: AtomicBool,
     /// A descriptor of it was closed; there may be no other.
     pub(super) closing: AtomicBool,
-    /// It is no more, although some write through it may go on.
+    /// It is no more, although some write through it may go on. Changes under that lock, too.
     ended: AtomicBool,
-    /// Failures of the file that this handle was told.
+    /// Failures of the file that this handle was told. Locked after the file's state.
     told: Mutex<u64>,
 }
 
 impl Handle {
     pub fn new(file: Arc<File>, flags: OpenFlags, coherence: Arc<Coherence>) -> Self {
-        let told = Mutex::new(file.failures());
+        let told = {
+            let failures = &mut file.state.lock().failures;
+            if flags.write {
+                failures.begin_to_write();
+            }
+            Mutex::new(failures.count())
+        };
         if flags.write {
             file.writers.fetch_add(1, Ordering::AcqRel);
             file.context.leases.forget_attr_above(file.ino);
@@ -47,6 +57,7 @@ impl Handle {
             sync: flags.sync,
             no_atime: flags.no_atime,
             writes: AtomicBool::new(flags.write),
+            wrote: AtomicBool::new(false),
             writer: flags.write,
             ahead: ReadAhead::default(),
             pattern: WritePattern::default(),
@@ -60,23 +71,42 @@ impl Handle {
 
     /// A failure of the file that this handle was not told yet.
     pub fn failure(&self) -> Result<()> {
-        self.file.failure_since(&mut self.told.lock())
+        self.tell(&mut self.file.state.lock(), &mut self.told.lock())
+    }
+
+    fn tell(&self, state: &mut State, seen: &mut u64) -> Result<()> {
+        match self.may_write() {
+            true => state.failures.tell_writer(seen),
+            false => state.failures.since(seen),
+        }
     }
 
     /// [`Self::failure`], which whoever asks next is told again: a process that closes its copy of
-    /// a descriptor, as each that is begun does, may not look, and takes nothing from who will.
+    /// a descriptor, as each that is begun does, may not look, and takes nothing from who will. If
+    /// something fails from now on that was written so far, it was closed by then.
     pub fn failure_at_close(&self) -> Result<()> {
-        self.file.failure_since(&mut self.told.lock().clone())
+        let state = &mut *self.file.state.lock();
+        self.close_written(state);
+        let mut seen = *self.told.lock();
+        self.tell(state, &mut seen)
     }
 
-    /// Failures of the file that it was told.
-    pub(super) fn told(&self) -> u64 {
-        *self.told.lock()
+    /// [`Self::failure`] of one that is about to be no more: nobody may hear the answer.
+    pub(super) fn failure_at_release(&self) -> Result<()> {
+        let state = self.file.state.lock();
+        state.failures.since(&mut self.told.lock())
+    }
+
+    fn close_written(&self, state: &mut State) {
+        if self.wrote.load(Ordering::Relaxed) {
+            state.failures.closed(state.dirty.next());
+        }
     }
 
     /// Whether it was told of all failures.
     pub(super) fn was_told(&self) -> bool {
-        *self.told.lock() == self.file.failures()
+        let failures = self.file.failures();
+        *self.told.lock() == failures
     }
 
     /// It was not told of the failures that there were.
@@ -97,7 +127,14 @@ impl Handle {
 
     /// Something is written through it.
     pub fn writes(&self) {
-        self.writes.store(true, Ordering::Relaxed);
+        self.wrote.store(true, Ordering::Relaxed);
+        if self.may_write() {
+            return;
+        }
+        let failures = &mut self.file.state.lock().failures;
+        if self.is_open() && !self.writes.swap(true, Ordering::Relaxed) {
+            failures.begin_to_write();
+        }
     }
 
     /// Whether its close has nothing to wait for. What is written through others is theirs to wait
@@ -119,7 +156,14 @@ impl Handle {
 
     /// It is no more: before its file is left.
     pub(super) fn end(&self) {
-        self.ended.store(true, Ordering::Release);
+        let state = &mut *self.file.state.lock();
+        if self.ended.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.close_written(state);
+        if self.may_write() {
+            self.file.tell_losses(state);
+        }
     }
 
     /// Whether something may still be written through it.

@@ -2,7 +2,7 @@
 //!
 //! Invariants: what this client wrote is seen by its own reads and attributes at once; commits of
 //! the inode are made one after the other, under `order`; every failure to make written data
-//! durable is remembered and told once to each handle (I8).
+//! durable is remembered and told ([`super::losses`], I8).
 
 use super::above::Above;
 use super::buffer::BufferNo;
@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use weft_net::sync::Mutex;
-use weft_proto::{Error, InodeId, Layout, Result, SessionId, v1};
+use weft_proto::{InodeId, Layout, Result, SessionId, v1};
 
 /// A file that is open on this mount.
 pub(crate) struct File {
@@ -39,7 +39,7 @@ pub(crate) struct File {
     /// Handles that are open for writing.
     pub(super) writers: AtomicUsize,
     /// The directory in which this mount has made it: who syncs that is told what is lost of it.
-    made_in: OnceLock<InodeId>,
+    pub(super) made_in: OnceLock<InodeId>,
 }
 
 impl File {
@@ -57,16 +57,6 @@ impl File {
             writers: AtomicUsize::new(0),
             made_in: OnceLock::new(),
         }
-    }
-
-    pub(super) fn was_made_in(&self, dir: InodeId) {
-        let _ = self.made_in.set(dir);
-    }
-
-    /// Nobody has the file open who could be told.
-    pub(super) fn lose(&self, error: &Error) {
-        let of = [Some(&self.ino), self.made_in.get()];
-        self.context.log.lose(of.into_iter().flatten().copied(), error);
     }
 
     pub fn is_in_doubt(&self) -> bool {
@@ -193,16 +183,6 @@ impl File {
 
     pub fn set_layout(&self, layout: Layout) {
         self.state.lock().layout = layout;
-    }
-
-    /// Failures that a new handle need not be told.
-    pub fn failures(&self) -> u64 {
-        self.state.lock().failures
-    }
-
-    /// The last failure if there was one after the first `seen`, which moves on.
-    pub fn failure_since(&self, seen: &mut u64) -> Result<()> {
-        self.state.lock().failure_since(seen)
     }
 
     /// Whether there is something that the metadata group does not know, if only that the file was

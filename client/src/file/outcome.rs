@@ -88,7 +88,7 @@ impl File {
         let what = "attributes that were set here are lost: the cluster declared this mount dead \
                     before they were committed, and others have changed the file since";
         warn!(ino = %self.ino, what);
-        self.state.lock().fail(Error::new(ErrorKind::Stale, what));
+        self.lose(&mut self.state.lock(), &[], Error::new(ErrorKind::Stale, what));
     }
 
     pub(super) async fn refused(
@@ -197,7 +197,7 @@ impl File {
             true => state.dirty.forget(&batch.buffers),
         };
         if !planted::is(Bug::FailureNotTold) {
-            state.fail(error);
+            state.failures.fail(error);
         }
         drop(state);
         self.discard_unsent(dropped, &batch.segments);
@@ -205,7 +205,8 @@ impl File {
     }
 
     pub(super) fn give_up(&self, batch: &Batch, error: Error, ambiguous: bool) -> Outcome {
-        warn!(ino = %self.ino, %error, "written data is lost; the writer will be told");
+        let what = "written data is lost; who wrote it, or syncs, will be told";
+        warn!(ino = %self.ino, %error, "{what}");
         let kind = error.kind;
         let mut state = self.state.lock();
         let dropped = state.dirty.forget(&batch.buffers);
@@ -214,7 +215,7 @@ impl File {
             state.went_along();
         }
         state.settled();
-        state.fail(error);
+        self.lose(&mut state, &batch.buffers, error);
         drop(state);
         self.commits.send_replace(());
         self.forget_behind(ALL);

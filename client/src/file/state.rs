@@ -2,11 +2,12 @@
 
 use super::dirty::Dirty;
 use super::extents::Extents;
+use super::failures::Failures;
 use super::past::Past;
 use super::waiting::Waiting;
 use crate::cache::{Pages, Right};
 use crate::types::Attr;
-use weft_proto::{Error, Layout, Result, SessionId};
+use weft_proto::{Layout, SessionId};
 
 pub(super) struct State {
     /// The newest that a server told.
@@ -25,9 +26,7 @@ pub(super) struct State {
     pub place: Option<u64>,
     /// Content of an earlier place was not committed there.
     pub displaced: bool,
-    /// Failures so far, and the last.
-    pub failures: u64,
-    pub failure: Option<Error>,
+    pub failures: Failures,
 }
 
 /// Under what the oldest write that is not committed was made. All that waits at a time was made
@@ -54,8 +53,7 @@ impl State {
             past: Past::default(),
             place: None,
             displaced: false,
-            failures: 0,
-            failure: None,
+            failures: Failures::default(),
         }
     }
 
@@ -147,20 +145,6 @@ impl State {
         if self.dirty.live() == 0 && !self.waiting.is_more() {
             self.waiting = Waiting::default();
         }
-    }
-
-    pub fn fail(&mut self, error: Error) {
-        self.failures += 1;
-        self.failure = Some(error);
-    }
-
-    /// The last failure if there was one after the first `seen`, which moves on.
-    pub fn failure_since(&self, seen: &mut u64) -> Result<()> {
-        if *seen == self.failures {
-            return Ok(());
-        }
-        *seen = self.failures;
-        self.failure.clone().map_or(Ok(()), Err)
     }
 }
 

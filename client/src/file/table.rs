@@ -9,7 +9,7 @@ use super::handle::Handle;
 use super::inode::File;
 use super::lease::attr_and_layout;
 use crate::cache::AccessTimes;
-use crate::namespace::Owing;
+use crate::namespace::{Owing, Synced};
 use crate::types::{Attr, HandleId, OpenFlags};
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
@@ -29,8 +29,6 @@ struct InUse {
     file: Arc<File>,
     /// Without any, it is here until what was written is committed.
     handles: u32,
-    /// Failures when the last of them was gone.
-    told: u64,
 }
 
 pub(crate) struct Files {
@@ -101,28 +99,19 @@ impl Files {
         flags: OpenFlags,
     ) -> Result<Entered> {
         let (attr, layout) = attr_and_layout(reply)?;
-        let mut missed = Ok(());
         let file = {
             let mut table = self.table.lock();
             let entry = table.entry(attr.ino).or_insert_with(|| InUse {
                 file: Arc::new(File::new(self.context.clone(), attr, layout)),
                 handles: 0,
-                told: 0,
             });
-            if entry.handles == 0 {
-                // Nobody could be told since the last was gone.
-                missed = entry.file.failure_since(&mut entry.told);
-            }
             entry.handles += 1;
             entry.file.clone()
         };
-        if let Err(error) = missed {
-            file.lose(&error);
-        }
         let view = match file.opened(attr, layout, reply.extents.clone()) {
             Ok(view) => view,
             Err(error) => {
-                self.leave(attr.ino, file.failures());
+                self.leave(attr.ino);
                 return Err(error);
             }
         };
@@ -139,7 +128,7 @@ impl Files {
     /// A file that was open with so many handles in another process.
     pub(super) fn adopt_file(&self, file: Arc<File>, handles: usize) {
         if let Ok(handles @ 1..) = u32::try_from(handles) {
-            self.table.lock().insert(file.ino, InUse { file, handles, told: 0 });
+            self.table.lock().insert(file.ino, InUse { file, handles });
         }
     }
 
@@ -147,18 +136,13 @@ impl Files {
     pub async fn release(&self, id: HandleId) -> Result<()> {
         let handle = self.handle(id)?;
         if handle.is_closed() && self.forget_if_others_stay(id, &handle) {
-            return handle.failure();
+            return handle.failure_at_release();
         }
-        let result = match handle.file.is_closed() {
-            true => handle.failure(),
-            false => handle.flush().await,
+        let flushed = match handle.file.is_closed() {
+            true => Ok(()),
+            false => handle.file.flush().await,
         };
-        if let Err(error) = &result
-            && !handle.file.has_unwritten()
-        {
-            // A close was answered before it, and it is not tried again.
-            handle.file.lose(error);
-        }
+        let result = handle.failure_at_release().and(flushed);
         self.forget(id);
         result
     }
@@ -180,7 +164,7 @@ impl Files {
         let handle = self.handles.write().remove(&id);
         if let Some(handle) = handle {
             handle.end();
-            self.leave(handle.file.ino, handle.told());
+            self.leave(handle.file.ino);
             self.ended(&handle);
         }
     }
@@ -194,24 +178,21 @@ impl Files {
     }
 
     /// One handle less, which its caller still has, or another reference to the file for it.
-    fn leave(&self, ino: InodeId, told: u64) {
+    fn leave(&self, ino: InodeId) {
         let mut table = self.table.lock();
         let Some(entry) = table.get_mut(&ino) else { return };
         entry.handles -= 1;
-        entry.told = told;
-        let missed = entry.file.failures() != told;
         // Whoever is about to change it would do so unseen.
         let used = Arc::strong_count(&entry.file) > 2;
-        if entry.handles == 0 && !entry.file.has_unwritten() && !missed && !used {
+        if entry.handles == 0 && !entry.file.has_unwritten() && !used {
             table.remove(&ino);
             self.context.log.left(ino);
         }
     }
 
-    /// Forgets files without handles of which everything is committed, or given up: that is told to
-    /// who syncs.
+    /// Forgets files without handles of which everything is committed, or given up.
     pub fn sweep(&self) {
-        let mut done = Vec::new();
+        let mut gone = Vec::new();
         self.table.lock().retain(|_, entry| {
             entry.file.note_not_made();
             if entry.handles > 0 || entry.file.has_unwritten() {
@@ -219,18 +200,10 @@ impl Files {
             }
             // Whoever is about to change it would do so unseen.
             let used = Arc::strong_count(&entry.file) > 1;
-            let failed = entry.file.failure_since(&mut entry.told);
-            done.push((entry.file.clone(), failed, used));
+            gone.extend((!used).then_some(entry.file.ino));
             used
         });
-        for (file, failed, used) in done {
-            if let Err(error) = failed {
-                file.lose(&error);
-            }
-            if !used {
-                self.context.log.left(file.ino);
-            }
-        }
+        gone.into_iter().for_each(|ino| self.context.log.left(ino));
     }
 
     /// Nothing is cached above of an inode.
@@ -256,7 +229,8 @@ impl Files {
     pub async fn flush_all(&self) -> Result<()> {
         let committed = self.commit_all().await;
         self.sweep();
-        committed.and(self.context.log.take_lost(None))
+        // Told first: what else failed fails again, or is told to who has it open.
+        self.context.log.take_lost(Synced::All).and(committed)
     }
 
     /// Commits what was written under ranges, which has no place in the log of changes: before a

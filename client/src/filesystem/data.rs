@@ -2,6 +2,7 @@
 
 use super::facade::Filesystem;
 use crate::file::{self, End};
+use crate::namespace::Synced;
 use crate::types::{Allocate, HandleId, ReadData, Seek, Via, Warmed};
 use weft_proto::planted::{self, Bug};
 use weft_proto::{Error, ErrorKind, InodeId, Result};
@@ -81,9 +82,11 @@ impl Filesystem {
             handle.file.flush_behind();
             return self.inner.group.sessions.check();
         }
-        // What was closed before, and nobody was told of, too.
-        let flushed = handle.sync().await.and(self.inner.log.take_lost(Some(handle.file.ino)));
-        self.inner.group.sessions.check().and(flushed)
+        let flushed = handle.sync().await;
+        // What was closed before, and nobody was told of, too. It is told first: what else failed
+        // fails again, or is the handle's.
+        let lost = self.inner.log.take_lost(Synced::File(handle.file.ino));
+        self.inner.group.sessions.check().and(lost).and(flushed)
     }
 
     /// What `fallocate(2)` does with `[off, off+len)`; without `keep_size` the file is at least

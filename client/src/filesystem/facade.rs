@@ -4,6 +4,7 @@ use super::inner::Inner;
 use crate::Options;
 use crate::cache::{ALL, ContentCache, NameCache};
 use crate::meta::{Group, end_session, open_session};
+use crate::namespace::Synced;
 use crate::options::after;
 use crate::types::{Attr, Counters};
 use std::sync::Arc;
@@ -154,7 +155,7 @@ impl Filesystem {
         let committed = self.inner.files.commit_all().await;
         self.inner.files.sweep();
         self.inner.group.sessions.check()?;
-        committed.and(self.inner.log.last_failure())
+        self.inner.log.look_at_lost().and(committed)
     }
 
     /// Without a cluster that answers, nobody waits long for what is no promise.
@@ -174,9 +175,9 @@ impl Filesystem {
             true => Ok(()),
             false => log.settle_all().await,
         };
-        group.sessions.check().and(settled)?;
+        group.sessions.check()?;
         files.sweep();
-        log.take_lost(Some(ino))
+        log.take_lost(Synced::Dir(ino)).and(settled)
     }
 
     /// What is cached above of the content of an inode is good no more: what changes it was

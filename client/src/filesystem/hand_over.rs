@@ -96,8 +96,10 @@ impl Filesystem {
             return Err("the cluster has declared this mount dead".into());
         }
         inner.files.sweep();
-        let (lost, last_lost) =
-            inner.log.at_rest().ok_or("a new file is not known to the cluster")?;
+        let mut state = v1::ClientState::default();
+        if !inner.log.hand_over(&mut state) {
+            return Err("a new file is not known to the cluster".into());
+        }
         let last_open =
             inner.opens.at_rest(inner.files.handles_open()).ok_or("a file is being closed")?;
         let (last_ticket, locks) = inner.locks.at_rest().ok_or("a lock is being changed")?;
@@ -108,7 +110,7 @@ impl Filesystem {
             format!("inode {ino} is in use")
         })?;
         let (leases, surplus) = leases.at_rest();
-        let mut state = v1::ClientState {
+        state = v1::ClientState {
             session: session.id.0,
             last_request,
             last_segment,
@@ -119,9 +121,7 @@ impl Filesystem {
             files,
             directories,
             locks,
-            lost,
-            last_lost,
-            ..Default::default()
+            ..state
         };
         inner.group.confinement.hand_over(&mut state);
         state.incarnation = inner.group.incarnation.get().copied().unwrap_or_default();

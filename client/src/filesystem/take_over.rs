@@ -41,7 +41,7 @@ impl Successor {
     /// `SessionExpired`, `TimedOut` if no metadata leader answers; `Protocol`.
     pub async fn adopt(
         &self,
-        state: v1::ClientState,
+        mut state: v1::ClientState,
         content_cache: Arc<dyn ContentCache>,
         name_cache: Arc<dyn NameCache>,
     ) -> Result<()> {
@@ -56,9 +56,9 @@ impl Successor {
         inner.group.sessions.resume(SessionId(session), last_request, last_segment);
         inner.group.leases.adopt(&state.leases, &state.surplus);
         inner.opens.resume(last_open);
+        inner.log.adopt(&mut state);
         inner.files.adopt(state.files, state.directories)?;
         inner.locks.adopt(state.last_ticket, state.locks);
-        inner.log.adopt(state.lost, state.last_lost);
         inner.pages.set_cache(content_cache);
         inner.group.leases.set_name_cache(name_cache);
         // The leader answers, and the session lives.

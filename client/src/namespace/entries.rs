@@ -1,5 +1,6 @@
 //! The entries of the log: what was done on this mount and the metadata group has not heard of yet.
 
+use super::lost::Lost;
 use crate::meta::Failed;
 use crate::types::Attr;
 use std::collections::{HashMap, VecDeque};
@@ -77,7 +78,6 @@ impl Entry {
 
 /// What was made here.
 pub(super) struct Made {
-    pub(super) parent: InodeId,
     /// Entries about it, some of which may be told or dropped since.
     pub(super) entries: Vec<u64>,
     /// It could not be made, which its handles have to be told.
@@ -110,15 +110,6 @@ pub(super) struct Table {
     pub(super) lost: Lost,
     /// Sessions that have ended.
     pub(super) ended: u64,
-}
-
-/// What failed after its caller was answered.
-#[derive(Default)]
-pub(super) struct Lost {
-    /// The last of each file, and in each directory, that was not synced since.
-    pub(super) of: HashMap<InodeId, Error>,
-    /// The last anywhere since the filesystem was synced.
-    pub(super) last: Option<Error>,
 }
 
 /// The change of a directory's times alone.
@@ -243,7 +234,7 @@ impl Table {
                 What::Step(step) if self.takes_away(step) => {
                     let error = Error::new(ErrorKind::Io, NOT_REMOVED);
                     warn!(%error, "what was done here is lost: {}", describe(step));
-                    self.lose(entry.concerns(), &error);
+                    self.lose(step, &error);
                     dropped.push(entry);
                 }
                 What::Step(_) => self.earlier.push_back(entry),
@@ -295,29 +286,25 @@ impl Table {
         }))
     }
 
-    /// Nobody can be told of this failure any more but who syncs.
-    pub(super) fn lose(&mut self, of: impl IntoIterator<Item = InodeId>, error: &Error) {
-        for ino in of.into_iter().filter(|ino| ino.0 != 0) {
-            self.lost.of.insert(ino, error.clone());
-        }
-        self.lost.last = Some(error.clone());
-    }
-
-    /// The same of something that was made here and could not be.
-    pub(super) fn lose_made(&mut self, ino: InodeId) {
-        if let Some(Made { parent, failed: Some(error), .. }) = self.made.remove(&ino) {
-            warn!(%ino, %error, "something new, which was closed already, is lost");
-            self.lose([parent], &error);
-        }
-    }
-
-    /// The failure of a file, of what was in a directory, or of anything; told once.
-    pub(super) fn take_lost(&mut self, of: Option<InodeId>) -> Result<()> {
-        let error = match of {
-            Some(of) => self.lost.of.remove(&of),
-            None => self.lost.last.take(),
+    /// A step was not taken, of which nobody can be told any more but who syncs.
+    pub(super) fn lose(&mut self, step: &Step, error: &Error) {
+        let none = [0; 2];
+        let (files, dirs) = match &step.op {
+            Some(Do::Make(op)) if op.kind() == v1::FileKind::Directory => {
+                (none, [op.parent, op.ino])
+            }
+            Some(Do::Make(op)) => ([op.ino, 0], [op.parent, 0]),
+            Some(Do::Unlink(op)) => ([step.ino, 0], [op.parent, 0]),
+            Some(Do::RmDir(op)) => (none, [op.parent, step.ino]),
+            Some(Do::Rename(op)) => ([step.ino, step.replaced], [op.parent, op.new_parent]),
+            // Of either.
+            Some(Do::SetAttr(v1::SetAttrOp { ino, .. }))
+            | Some(Do::SetXattr(v1::SetXattrOp { ino, .. }))
+            | Some(Do::RemoveXattr(v1::RemoveXattrOp { ino, .. })) => ([*ino, 0], [*ino, 0]),
+            Some(Do::Commit(op)) => ([op.ino, 0], none),
+            None => (none, none),
         };
-        error.map_or(Ok(()), Err)
+        self.lost.lose(files.map(InodeId), dirs.map(InodeId), error);
     }
 
     pub(super) fn next(&self) -> Option<InodeId> {

@@ -1,11 +1,11 @@
 //! What is open on a mount, and the failures that nobody was told, from one process to the next.
 
-use super::entries::Lost;
 use super::log::ChangeLog;
+use super::lost::Lost;
 use super::opens::Opens;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use weft_proto::{Error, InodeId, v1};
+use weft_proto::{InodeId, v1};
 
 impl Opens {
     /// The number of the last open, if the leader was told of every close, and what is open is so
@@ -47,20 +47,15 @@ impl Opens {
 }
 
 impl ChangeLog {
-    /// Failures that nobody was told: the last of each file and directory, and the last anywhere.
-    /// `None` while there is something that the group, or a handle, has not heard of.
-    pub fn at_rest(&self) -> Option<(Vec<v1::LostFile>, Option<v1::ErrorHead>)> {
-        let Lost { of, last } = self.rest()?;
-        let told =
-            |(of, error): (InodeId, Error)| v1::LostFile { dir: of.0, error: Some(error.into()) };
-        Some((of.into_iter().map(told).collect(), last.map(Into::into)))
+    /// Puts what is lost, and nobody was told, into what the next process goes on with. Answers
+    /// whether there is nothing that the group, or a handle, has not heard of.
+    pub fn hand_over(&self, state: &mut v1::ClientState) -> bool {
+        let lost = self.rest();
+        lost.inspect(|lost| lost.hand_over(state)).is_some()
     }
 
-    /// Takes [`Self::at_rest`] over.
-    pub fn adopt(&self, lost: Vec<v1::LostFile>, last: Option<v1::ErrorHead>) {
-        let mut table = self.table.lock();
-        let of = lost.into_iter().filter_map(|of| Some((InodeId(of.dir), of.error?.into())));
-        table.lost.of = of.collect();
-        table.lost.last = last.map(Into::into);
+    /// Takes [`Self::hand_over`] over.
+    pub fn adopt(&self, state: &mut v1::ClientState) {
+        self.table.lock().lost = Lost::adopt(state);
     }
 }

@@ -15,7 +15,8 @@
 //! cannot be done is told to the handles of the file, or to who syncs that, its directory or the
 //! filesystem next (I8); whoever does more waits when very much is not told yet.
 
-use super::entries::{Lost, Made, Of, Table};
+use super::entries::{Made, Of, Table};
+use super::lost::{Lost, Synced};
 use super::owed::{Owed, Owing};
 use crate::meta::Group;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -104,7 +105,8 @@ impl ChangeLog {
         let Some(made) = table.made.get_mut(&ino) else { return };
         made.left = true;
         if made.failed.is_some() {
-            table.lose_made(ino);
+            // Who syncs was told.
+            table.made.remove(&ino);
             self.counted(table);
         }
     }
@@ -161,20 +163,20 @@ impl ChangeLog {
         }
     }
 
-    /// What was closed already cannot be committed.
-    pub fn lose(&self, of: impl IntoIterator<Item = InodeId>, error: &Error) {
-        self.table.lock().lose(of, error);
+    /// What was written to a file is lost, and nobody who wrote it can be told. Whoever syncs it,
+    /// this directory, or everything is.
+    pub fn lose(&self, file: InodeId, dir: Option<InodeId>, error: &Error) {
+        self.table.lock().lost.lose([file], dir, error);
     }
 
-    /// The failure of a file, of what was in a directory, or of anything, that nobody was told;
-    /// told once.
-    pub fn take_lost(&self, of: Option<InodeId>) -> Result<()> {
-        self.table.lock().take_lost(of)
+    /// What a sync has to be told, once.
+    pub fn take_lost(&self, of: Synced) -> Result<()> {
+        self.table.lock().lost.take(of)
     }
 
-    /// The last failure that nobody who synced was told.
-    pub fn last_failure(&self) -> Result<()> {
-        self.table.lock().lost.last.clone().map_or(Ok(()), Err)
+    /// What the next sync of everything is told.
+    pub fn look_at_lost(&self) -> Result<()> {
+        self.table.lock().lost.look()
     }
 
     pub(super) fn counted(&self, table: &Table) {
@@ -246,16 +248,14 @@ impl ChangeLog {
         self.group.low_on_room.load(Ordering::Relaxed)
     }
 
-    /// What nobody was told: the last failure of each file and directory, and the last anywhere.
-    /// `None` while there is something that the group, or a handle, has not heard of.
+    /// What nobody was told. `None` while there is something that the group, or a handle, has not
+    /// heard of.
     pub(super) fn rest(&self) -> Option<Lost> {
         let table = self.table.lock();
-        let Lost { of, last } = &table.lost;
-        let lost = Lost { of: of.clone(), last: last.clone() };
-        (table.len() == 0 && table.made.is_empty()).then_some(lost)
+        (table.len() == 0 && table.made.is_empty()).then(|| table.lost.clone())
     }
 
-    pub(super) fn made(parent: InodeId, left: bool) -> Made {
-        Made { parent, entries: Vec::new(), failed: None, left }
+    pub(super) fn made(left: bool) -> Made {
+        Made { entries: Vec::new(), failed: None, left }
     }
 }

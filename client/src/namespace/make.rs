@@ -38,7 +38,7 @@ impl ChangeLog {
         if let Some(open) = open {
             open(ino);
         }
-        table.made.insert(ino, Self::made(InodeId(op.parent), left));
+        table.made.insert(ino, Self::made(left));
         self.push(&mut table, Step { at_ns, op: Some(Do::Make(op)), ..Step::default() });
         Some(reply)
     }

@@ -3,6 +3,7 @@
 use super::content::Slot;
 use super::entries::{Call, Of, What};
 use super::log::ChangeLog;
+use super::lost::{MAX_APART, Synced};
 use super::numbers::MIN_NUMBERS;
 use crate::Options;
 use crate::meta::Group;
@@ -13,7 +14,7 @@ use v1::batch_op::step::Op as Do;
 use weft_net::{Identity, Peers, tcp};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{InodeId, SessionId, v1};
+use weft_proto::{Error, ErrorKind, InodeId, SessionId, v1};
 use weft_segments::{MapWatch, Rng};
 
 const ROOT: u64 = InodeId::ROOT.0;
@@ -245,8 +246,49 @@ async fn an_earlier_session_takes_nothing_from_others() {
     assert_eq!(unlink(&log, ROOT, "own", true), Some(false));
     log.lost();
     assert_eq!(waits_of(&log, Of::Earlier), ["make", "make", "unlink"]);
-    assert!(log.take_lost(None).is_err(), "who syncs is told");
-    assert!(log.take_lost(Some(InodeId(50))).is_err() && log.take_lost(Some(InodeId(51))).is_err());
+    assert!(log.take_lost(Synced::All).is_err(), "who syncs is told");
+    assert!(log.take_lost(Synced::Dir(InodeId::ROOT)).is_err());
+    for ino in [50, 51].map(InodeId) {
+        assert!(log.take_lost(Synced::File(ino)).is_err());
+    }
+}
+
+/// However much is lost, each sync is told of it once, by whichever process.
+#[tokio::test]
+async fn what_is_lost_takes_bounded_memory() {
+    let error = Error::new(ErrorKind::NoSpace, "full");
+    let (log, next) = (alone(), alone());
+    let (apart, all) = (MAX_APART as u64, MAX_APART as u64 + 10);
+    (1..=all).for_each(|ino| log.lose(InodeId(ino), Some(InodeId::ROOT), &error));
+    let mut state = v1::ClientState::default();
+    assert!(log.hand_over(&mut state));
+    assert_eq!(state.lost.len() as u64, apart + 1);
+    next.adopt(&mut state);
+    for log in [log, next] {
+        // And so is one of which nothing is lost.
+        for ino in [1, apart, all, all + 1].map(InodeId) {
+            assert!(log.take_lost(Synced::File(ino)).is_err());
+            assert_eq!(log.take_lost(Synced::File(ino)), Ok(()), "once");
+        }
+        for of in [Synced::Dir(InodeId::ROOT), Synced::All] {
+            assert!(log.take_lost(of).is_err());
+            assert_eq!(log.take_lost(of), Ok(()), "once");
+        }
+        assert_eq!(log.take_lost(Synced::Dir(InodeId(7))), Ok(()), "another directory");
+    }
+}
+
+/// One of an older version says not what is lost.
+#[tokio::test]
+async fn what_is_lost_may_come_from_an_older_process() {
+    let log = alone();
+    let error: v1::ErrorHead = Error::new(ErrorKind::NoSpace, "full").into();
+    let lost = |dir| v1::LostFile { dir, error: Some(error.clone()), ..Default::default() };
+    let mut state = v1::ClientState { lost: vec![lost(1), lost(2)], ..Default::default() };
+    log.adopt(&mut state);
+    assert!(log.take_lost(Synced::Dir(InodeId(1))).is_err());
+    assert!(log.take_lost(Synced::File(InodeId(2))).is_err());
+    assert_eq!(log.take_lost(Synced::All), Ok(()));
 }
 
 /// The lease was good when it was looked at, and the recall does not see the file in the log yet.

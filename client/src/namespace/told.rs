@@ -103,26 +103,20 @@ impl ChangeLog {
         }
     }
 
-    /// A step could not be taken.
+    /// A step could not be taken: who syncs is told, and of a file that could not be made its
+    /// handles are, too.
     fn failed(&self, table: &mut Table, entry: Entry, error: &Error) {
         let concerns = entry.concerns();
         let What::Step(step) = entry.what else { return };
         self.group.leases.not_done(&step, &concerns);
-        if let Some(Do::Make(op)) = &step.op
-            && let Some(made) = table.made.get_mut(&InodeId(op.ino))
-        {
-            let left = made.left;
-            made.failed = Some(error.clone());
-            // Who syncs is told, too: the file may be opened anew.
-            table.lose([InodeId(op.parent), InodeId(op.ino)], error);
-            if left {
-                table.lose_made(InodeId(op.ino));
-            }
-            return;
-        }
         let what = describe(&step);
         warn!(%error, "what was done here is lost: {what}");
-        table.lose(concerns, error);
+        table.lose(&step, error);
+        let Some(Do::Make(op)) = &step.op else { return };
+        match table.made.get_mut(&InodeId(op.ino)) {
+            Some(made) if !made.left => made.failed = Some(error.clone()),
+            _ => drop(table.made.remove(&InodeId(op.ino))),
+        }
     }
 }
 

@@ -8,6 +8,13 @@ use std::time::Duration;
 use weft_client::{Creator, Filesystem, OpenFlags, SetAttr};
 use weft_proto::{ErrorKind, InodeId};
 
+/// Longer than any test.
+const NEVER: Duration = Duration::from_secs(3600);
+
+fn kind(told: weft_proto::Result<()>) -> Result<(), ErrorKind> {
+    told.map_err(|error| error.kind)
+}
+
 pub(crate) async fn content(cluster: &Cluster, name: &str) -> Vec<u8> {
     let fs = Filesystem::connect(cluster.options()).await.unwrap();
     let ino = fs.lookup(InodeId::ROOT, name.as_bytes()).await.unwrap().ino;
@@ -66,7 +73,6 @@ async fn refused_content_reaches_the_writer_and_the_file_is_made() {
     let (handle, _) = create(&fs, "f").await;
     fs.write(handle, 0, b"abc").await.unwrap();
     *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::NoSpace);
-    let kind = |told: weft_proto::Result<()>| told.map_err(|e| e.kind);
     // Who closes a copy of the descriptor takes nothing from others.
     for _ in 0..2 {
         assert_eq!(kind(fs.close(handle, 0).await), Err(ErrorKind::NoSpace));
@@ -85,7 +91,6 @@ async fn refused_content_reaches_the_writer_and_the_file_is_made() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_refused_after_the_close_is_told_to_who_syncs() {
     let (cluster, fs) = client(|_| ()).await;
-    let kind = |told: weft_proto::Result<()>| told.map_err(|e| e.kind);
     let (handle, ino) = create(&fs, "f").await;
     fs.write(handle, 0, b"abc").await.unwrap();
     *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::NoSpace);
@@ -105,6 +110,110 @@ async fn what_is_refused_after_the_close_is_told_to_who_syncs() {
     assert_eq!(kind(fs.fsync(again, false).await), Ok(()), "once");
     assert_eq!(content(&cluster, "f").await, b"");
     cluster.assert_no_violations();
+}
+
+/// A client of which nothing is committed because it is old, and the cluster refuses content.
+async fn client_of_a_full_cluster() -> (Cluster, Filesystem) {
+    let (cluster, fs) = client(|options| options.flush_age = NEVER).await;
+    *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::NoSpace);
+    (cluster, fs)
+}
+
+/// Who syncs the file, its directory and everything is told once that there is no room.
+async fn is_told_once_to_who_syncs(fs: &Filesystem, ino: InodeId) {
+    let again = fs.open(ino, OpenFlags::default()).await.unwrap().handle;
+    for told in [Err(ErrorKind::NoSpace), Ok(())] {
+        assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await), told, "the directory");
+        assert_eq!(kind(fs.sync().await), told, "everything");
+        assert_eq!(kind(fs.fsync(again, false).await), told, "the file");
+    }
+    fs.release(again).await.unwrap();
+}
+
+/// Whether it may write or not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_it_open_hides_no_failure_from_who_syncs() {
+    for write in [false, true] {
+        let (cluster, fs) = client_of_a_full_cluster().await;
+        let (handle, ino) = create(&fs, "f").await;
+        let flags = OpenFlags { write, ..Default::default() };
+        let other = fs.open(ino, flags).await.unwrap().handle;
+        fs.write(handle, 0, b"abc").await.unwrap();
+        assert_eq!(fs.close(handle, 0).await, Ok(()));
+        let _ = fs.release(handle).await;
+        is_told_once_to_who_syncs(&fs, ino).await;
+        // Each handle hears of it, and nobody because of that.
+        assert_eq!(kind(fs.fsync(other, false).await), Err(ErrorKind::NoSpace), "write: {write}");
+        fs.release(other).await.unwrap();
+        assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await.and(fs.sync().await)), Ok(()));
+        cluster.assert_no_violations();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_writes_on_hides_no_failure_of_another() {
+    let (cluster, fs) = client_of_a_full_cluster().await;
+    let (first, ino) = create(&fs, "f").await;
+    fs.write(first, 0, b"abc").await.unwrap();
+    cluster.metadata.hold_batches.send_replace(true);
+    assert_eq!(fs.close(first, 0).await, Ok(()));
+    let _ = fs.release(first).await;
+    let writes = OpenFlags { write: true, ..Default::default() };
+    let second = fs.open(ino, writes).await.unwrap().handle;
+    fs.write(second, 10, b"def").await.unwrap();
+    cluster.metadata.hold_batches.send_replace(false);
+    assert_eq!(kind(fs.fsync(second, false).await), Err(ErrorKind::NoSpace));
+    assert_eq!(fs.fsync(second, false).await, Ok(()), "it has synced the file");
+    for told in [Err(ErrorKind::NoSpace), Ok(())] {
+        assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await), told, "the directory");
+        assert_eq!(kind(fs.sync().await), told, "everything");
+    }
+    fs.release(second).await.unwrap();
+    assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await.and(fs.sync().await)), Ok(()));
+    cluster.assert_no_violations();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_who_wrote_was_told_is_not_told_to_who_syncs() {
+    // By the close.
+    let (cluster, fs) = client(|options| options.close_sync = true).await;
+    let (handle, _) = create(&fs, "f").await;
+    *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::NoSpace);
+    fs.write(handle, 0, b"abc").await.unwrap();
+    assert_eq!(kind(fs.close(handle, 0).await), Err(ErrorKind::NoSpace));
+    let _ = fs.release(handle).await;
+    assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await.and(fs.sync().await)), Ok(()));
+    // One of two, who hears of it for both.
+    let (_cluster, fs) = client_of_a_full_cluster().await;
+    let (first, ino) = create(&fs, "f").await;
+    let writes = OpenFlags { write: true, ..Default::default() };
+    let second = fs.open(ino, writes).await.unwrap().handle;
+    fs.write(first, 0, b"abc").await.unwrap();
+    assert_eq!(kind(fs.fsync(first, false).await), Err(ErrorKind::NoSpace));
+    for handle in [first, second] {
+        let _ = fs.release(handle).await;
+    }
+    assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await.and(fs.sync().await)), Ok(()));
+}
+
+/// As of one that is killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_writer_hears_of_is_told_when_the_last_has_left() {
+    let (_cluster, fs) = client_of_a_full_cluster().await;
+    let (first, ino) = create(&fs, "f").await;
+    let writes = OpenFlags { write: true, ..Default::default() };
+    let second = fs.open(ino, writes).await.unwrap().handle;
+    let reads = fs.open(ino, OpenFlags::default()).await.unwrap().handle;
+    fs.write(first, 0, b"abc").await.unwrap();
+    // It fails, and who wrote it has it open.
+    assert_eq!(kind(fs.sync().await), Err(ErrorKind::NoSpace));
+    assert_eq!(kind(fs.fsync(reads, false).await), Err(ErrorKind::NoSpace), "who reads");
+    let _ = fs.release(first).await;
+    assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await), Ok(()), "the other may hear of it");
+    let _ = fs.release(second).await;
+    assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await), Err(ErrorKind::NoSpace));
+    assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await), Ok(()), "once");
+    fs.release(reads).await.unwrap();
 }
 
 /// Nothing is told of a file that was removed before.
@@ -146,12 +255,28 @@ async fn a_file_that_cannot_be_made_is_told_to_its_handles() {
     cluster.metadata.state.lock().names.insert(b"g".to_vec(), 7_000_001);
     fs.release(handle).await.unwrap();
     // Whoever syncs is told once, each in its own way.
-    let kind = |told: weft_proto::Result<()>| told.map_err(|e| e.kind);
     assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await), Err(ErrorKind::Exists));
     assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await), Ok(()));
     assert_eq!(kind(fs.sync().await), Err(ErrorKind::Exists));
     assert_eq!(kind(fs.sync().await), Ok(()));
     fs.shutdown().await.unwrap();
+    cluster.assert_no_violations();
+}
+
+/// Whoever has it open, and what was written to it is part of that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_cannot_be_made_is_told_once_to_who_syncs() {
+    let (cluster, fs) = client(|options| options.flush_age = NEVER).await;
+    let (handle, ino) = create(&fs, "f").await;
+    let other = fs.open(ino, OpenFlags::default()).await.unwrap().handle;
+    fs.write(handle, 0, b"abc").await.unwrap();
+    cluster.metadata.state.lock().names.insert(b"f".to_vec(), 7_000_000);
+    assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await), Err(ErrorKind::Exists));
+    fs.sync().await.expect_err("the file was not made");
+    for handle in [handle, other] {
+        let _ = fs.release(handle).await;
+        assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await.and(fs.sync().await)), Ok(()), "once");
+    }
     cluster.assert_no_violations();
 }
 

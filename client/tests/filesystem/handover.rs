@@ -154,6 +154,36 @@ async fn a_failure_is_told_once_to_each_handle_by_whichever_process() {
     fs.flush(later).await.unwrap();
 }
 
+/// I8: what no writer was told, and what nobody can be told any more but who syncs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_lost_is_told_to_who_syncs_by_whichever_process() {
+    let kind = |told: weft_proto::Result<()>| told.map_err(|error| error.kind);
+    let full = Err(ErrorKind::NoSpace);
+    for closes in [true, false] {
+        let (cluster, fs) = client(|options| options.flush_age = PATIENCE * 60).await;
+        let (handle, ino) = create(&fs, "f").await;
+        let reads = fs.open(ino, OpenFlags::default()).await.unwrap().handle;
+        *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::NoSpace);
+        fs.write(handle, 0, b"abc").await.unwrap();
+        if closes {
+            assert_eq!(fs.close(handle, 0).await, Ok(()));
+        }
+        let (fs, _) = hand_over(&cluster, fs).await;
+        assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await), if closes { full } else { Ok(()) });
+        let _ = fs.release(handle).await;
+        assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await), if closes { Ok(()) } else { full });
+        assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await), Ok(()), "once");
+        assert_eq!(kind(fs.sync().await), full);
+        assert_eq!(kind(fs.sync().await), Ok(()), "once");
+        let again = fs.open(ino, OpenFlags::default()).await.unwrap().handle;
+        assert_eq!(kind(fs.fsync(again, false).await), full);
+        assert_eq!(kind(fs.fsync(again, false).await), Ok(()), "once");
+        fs.release(again).await.unwrap();
+        let _ = fs.release(reads).await;
+        assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await.and(fs.sync().await)), Ok(()));
+    }
+}
+
 /// It gives nothing back, and uses no number.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_takes_and_does_not_begin_changes_nothing() {
