@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use weft_net::trace::carried;
 use weft_proto::mode::{SET_IDS, SETUID};
+use weft_proto::rename::EXCHANGE;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{ErrorKind, InodeId, Result, v1};
@@ -157,6 +158,21 @@ impl Filesystem {
             new_name: name_of(new_name),
             flags,
         };
+        self.write_moved(parent, name).await?;
+        if flags & EXCHANGE != 0 {
+            // That one gets another name, too, and outlives this.
+            self.write_moved(new_parent, new_name).await?;
+        }
+        let here = || self.inner.log.rename(op.clone(), self.now_here()?);
+        match self.try_here(parent, name, here).await {
+            Some(()) => Ok(()),
+            None => self.change(Op::Rename(op)).await,
+        }
+    }
+
+    /// What was written so far to what has this name is in the log, or committed, before the name
+    /// is moved.
+    async fn write_moved(&self, parent: InodeId, name: &[u8]) -> Result<()> {
         let moved = match self.inner.group.leases.child(parent, name) {
             Some(ino) => Some(ino),
             // It may be one of which something waits here.
@@ -181,11 +197,7 @@ impl Filesystem {
                 written?;
             }
         }
-        let here = || self.inner.log.rename(op.clone(), self.now_here()?);
-        match self.try_here(parent, name, here).await {
-            Some(()) => Ok(()),
-            None => self.change(Op::Rename(op)).await,
-        }
+        Ok(())
     }
 
     /// Takes a name away or moves it, if leases allow that without asking. Who takes one name of a

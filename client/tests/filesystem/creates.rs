@@ -6,6 +6,7 @@ use crate::fixture::{Cluster, pattern, small_layout};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use weft_client::{Creator, Filesystem, OpenFlags, SetAttr};
+use weft_proto::rename::EXCHANGE;
 use weft_proto::{ErrorKind, InodeId};
 
 /// Longer than any test.
@@ -214,6 +215,35 @@ async fn what_no_writer_hears_of_is_told_when_the_last_has_left() {
     assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await), Err(ErrorKind::NoSpace));
     assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await), Ok(()), "once");
     fs.release(reads).await.unwrap();
+}
+
+/// I2: a name never outlives what was written before it, whichever of two files it is of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_exchange_comes_after_what_was_written_to_both() {
+    for closes in [false, true] {
+        let (cluster, fs) = client(|options| options.flush_age = NEVER).await;
+        let [a, b] = [create(&fs, "a").await, create(&fs, "b").await];
+        fs.sync().await.unwrap();
+        for (handle, ino) in [a, b] {
+            fs.write(handle, 0, b"abc").await.unwrap();
+            if closes {
+                assert_eq!(fs.close(handle, 0).await, Ok(()));
+            }
+            assert!(fs.get_attr(ino).await.unwrap().size == 3);
+        }
+        let before = cluster.metadata.requests.lock().len();
+        fs.rename(InodeId::ROOT, b"a", InodeId::ROOT, b"b", EXCHANGE).await.unwrap();
+        let asked = cluster.metadata.requests.lock()[before..].to_vec();
+        let told = asked.iter().filter(|op| matches!(**op, "commit" | "rename"));
+        let expected: &[_] = if closes { &["rename"] } else { &["commit", "commit", "rename"] };
+        let told: Vec<_> = told.copied().collect();
+        assert!(told.ends_with(expected), "{asked:?}");
+        for (_, ino) in [a, b] {
+            assert_eq!(cluster.metadata.state.lock().inodes[&ino.0].attr.size, 3);
+        }
+        assert_eq!(fs.lookup(InodeId::ROOT, b"a").await.unwrap().ino, b.1);
+        cluster.assert_no_violations();
+    }
 }
 
 /// Nothing is told of a file that was removed before.
