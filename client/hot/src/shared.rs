@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 use weft_net::sync::Mutex;
 use weft_proto::{Error, ErrorKind, Uuid};
@@ -39,6 +39,8 @@ pub struct Shared {
     pub open: Mutex<Option<Open>>,
     /// No reads, and no writes, until then.
     rest_until: [Mutex<Option<Instant>>; 2],
+    /// No writes from now on.
+    rests: Notify,
 }
 
 /// What the drive is asked for.
@@ -70,7 +72,8 @@ pub enum Job {
 impl Shared {
     /// Nothing is open yet.
     pub fn new(options: HotOptions, cluster: Uuid) -> Self {
-        Self { options, cluster, open: Mutex::default(), rest_until: Default::default() }
+        let (open, rest_until, rests) = Default::default();
+        Self { options, cluster, open, rest_until, rests }
     }
 
     /// Whether the drive is not asked for that now.
@@ -90,6 +93,17 @@ impl Shared {
         if self.rest_until[what as usize].lock().replace(until).is_none() {
             let uses = if what == Use::Read { "read from" } else { "written to" };
             tracing::warn!("the hot tier is not {uses} for {REST:?}: {why}");
+        }
+        if what == Use::Write {
+            self.rests.notify_waiters();
+        }
+    }
+
+    /// Returns when the drive is not written to.
+    pub async fn writes_rest(&self) {
+        let begins = self.rests.notified();
+        if !self.rests(Use::Write) {
+            begins.await;
         }
     }
 

@@ -175,9 +175,13 @@ impl Hot {
     }
 
     /// Keeps a piece, whatever has to go for it. Answers whether it is kept, within
-    /// [`PUT_TIMEOUT`].
+    /// [`PUT_TIMEOUT`], and at once when the drive is to be left alone.
     pub async fn put(&self, piece: Piece, content: Bytes) -> bool {
-        timeout(PUT_TIMEOUT, self.put_in_turn(piece, content)).await.unwrap_or(false)
+        tokio::select! {
+            biased;
+            kept = timeout(PUT_TIMEOUT, self.put_in_turn(piece, content)) => kept.unwrap_or(false),
+            () = self.shared.writes_rest() => false,
+        }
     }
 
     async fn put_in_turn(&self, piece: Piece, content: Bytes) -> bool {
@@ -209,6 +213,7 @@ impl Hot {
         if self.jobs.send(Job::Close(done)).is_ok() {
             let _ = timeout(CLOSE_TIMEOUT, is_done).await;
         }
+        // If the writer hangs, it has the drive open still.
         self.shared.open.lock().take();
         METRICS.size.set(0);
         METRICS.kept.set(0);

@@ -9,11 +9,12 @@ use crate::shared::{Job, Open, Shared, Use};
 use crate::store::{REGION, ROOM, Store};
 use bytes::Bytes;
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use weft_proto::{Error, ErrorKind, Result};
 
 /// A store that another process has is asked for so often: that of a mount which was handed over,
@@ -21,6 +22,9 @@ use weft_proto::{Error, ErrorKind, Result};
 const BUSY_INTERVAL: Duration = Duration::from_secs(1);
 /// One that cannot be opened for another reason.
 const FAILED_INTERVAL: Duration = Duration::from_secs(60);
+/// What takes longer hangs, as on a drive that has died or a server that is away: until it ends the
+/// drive is left alone. Less than how long that is after each failure.
+pub const HANG_TIMEOUT: Duration = Duration::from_secs(5);
 /// One that does not fit on the drive is tried ever more seldom, down to this.
 const FULL_INTERVAL: Duration = Duration::from_secs(600);
 
@@ -75,16 +79,43 @@ impl Writer {
                     let _ = done.send(kept);
                 }
                 Job::Close(done) => {
-                    self.seal(&store).await;
-                    self.shared.open.lock().take();
-                    drop(store);
+                    self.close(store).await;
                     let _ = done.send(());
                     return;
                 }
             }
         }
+        self.close(store).await;
+    }
+
+    /// Says what is there, and lets go of the drive: that may hang as well.
+    async fn close(mut self, store: Arc<Store>) {
         self.seal(&store).await;
-        self.shared.open.lock().take();
+        let open = self.shared.open.lock().take();
+        let closed = move || {
+            drop((open, store));
+            Ok(())
+        };
+        let _ = self.on_drive(closed).await;
+    }
+
+    /// Does something with the drive. While that hangs, reads and puts go past it.
+    pub async fn on_drive<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let mut working = pin!(blocking(work));
+        loop {
+            match timeout(HANG_TIMEOUT, &mut working).await {
+                Ok(done) => return done,
+                Err(_) => {
+                    let dir = self.shared.options.dir.display();
+                    let what = format!("{dir}: a write has not ended for {HANG_TIMEOUT:?}");
+                    let error = Error::new(ErrorKind::TimedOut, what);
+                    [Use::Read, Use::Write].iter().for_each(|what| self.shared.rest(*what, &error));
+                }
+            }
+        }
     }
 
     async fn open(&mut self) -> Arc<Store> {
@@ -171,15 +202,18 @@ impl Writer {
             let list = List { generation, entries: Vec::new() };
             self.filling = Some(Filling { region, list, at: 0 });
             let file = store.clone();
-            blocking(move || file.set_list(region, None)).await?;
+            self.on_drive(move || file.set_list(region, None)).await?;
         }
         if self.shared.open.lock().as_ref().is_some_and(|open| open.index.has(&piece)) {
             return Ok(true);
         }
-        let Some(filling) = &mut self.filling else { return Ok(false) };
-        let (file, region, at) = (store.clone(), filling.region, filling.at);
-        blocking(move || file.write(region, at, &record::encode(piece, &content))).await?;
+        let Some((region, at)) = self.filling.as_ref().map(|f| (f.region, f.at)) else {
+            return Ok(false);
+        };
+        let file = store.clone();
+        self.on_drive(move || file.write(region, at, &record::encode(piece, &content))).await?;
         let entry = Entry { piece, len, at };
+        let Some(filling) = &mut self.filling else { return Ok(false) };
         filling.list.entries.push(entry);
         filling.at += blocks;
         METRICS.written.inc_by(len.into());
@@ -193,7 +227,7 @@ impl Writer {
     async fn seal(&mut self, store: &Arc<Store>) {
         let Some(Filling { region, list, .. }) = self.filling.take() else { return };
         let (file, generation) = (store.clone(), list.generation);
-        let sealed = blocking(move || file.set_list(region, Some(&list))).await;
+        let sealed = self.on_drive(move || file.set_list(region, Some(&list))).await;
         let mut open = self.shared.open.lock();
         let Some(open) = open.as_mut() else { return };
         match sealed {
