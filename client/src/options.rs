@@ -40,6 +40,8 @@ pub struct Options {
     pub target_deadline: Duration,
     /// Written data is committed on its own after this long.
     pub flush_age: Duration,
+    /// What was done here without asking is told on its own after this long.
+    pub publish_age: Duration,
     /// Most bytes that one sequential reader has read ahead.
     pub read_ahead_bytes: u64,
     /// A read is hedged no earlier than this.
@@ -80,6 +82,7 @@ impl Options {
             op_deadline: Duration::MAX,
             target_deadline: Duration::from_secs(10),
             flush_age: Duration::from_secs(5),
+            publish_age: Duration::from_millis(500),
             read_ahead_bytes: 16 << 20,
             hedge_floor: Duration::from_millis(20),
             clock: wall_clock,

@@ -50,7 +50,7 @@ async fn get(hot: &Hot, seq: u64, within: std::ops::Range<u32>) -> Option<Vec<u8
     Some(hot.get(piece(seq), within).await?.to_vec())
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn every_part_of_what_was_put_is_found() {
     let dir = TempDir::new().unwrap();
     let hot = open(&dir.path().join("a/b")).await;
@@ -71,7 +71,7 @@ async fn every_part_of_what_was_put_is_found() {
     assert!(hot.get(other, 0..1).await.is_none() && !hot.has(&other));
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn what_was_put_is_there_after_a_restart() {
     let dir = TempDir::new().unwrap();
     let hot = open(dir.path()).await;
@@ -97,7 +97,7 @@ async fn what_was_put_is_there_after_a_restart() {
     assert!(get(&hot, 7, 0..100).await.unwrap() == content(7, WHOLE as usize)[..100]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn what_is_not_as_it_was_put_is_a_miss() {
     let dir = TempDir::new().unwrap();
     let hot = open(dir.path()).await;
@@ -127,7 +127,7 @@ async fn what_is_not_as_it_was_put_is_a_miss() {
     assert!(get(&hot, 1, 0..WHOLE).await.unwrap() == content(1, WHOLE as usize));
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn the_oldest_make_room_and_none_is_mistaken_for_another() {
     let dir = TempDir::new().unwrap();
     let hot = open(dir.path()).await;
@@ -146,7 +146,7 @@ async fn the_oldest_make_room_and_none_is_mistaken_for_another() {
     assert!(hot.has(&piece(count - 1)) && !hot.has(&piece(0)));
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn readers_see_whole_pieces_or_none_while_all_is_replaced() {
     let dir = TempDir::new().unwrap();
     let hot = open(dir.path()).await;
@@ -172,7 +172,7 @@ async fn readers_see_whole_pieces_or_none_while_all_is_replaced() {
     writer.await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn one_at_a_time_has_it() {
     let dir = TempDir::new().unwrap();
     let hot = open(dir.path()).await;
@@ -194,7 +194,7 @@ async fn one_at_a_time_has_it() {
     assert_eq!(get(&second, 1, 0..10).await.unwrap(), content(1, 10));
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn a_store_that_is_none_or_of_another_size_is_made_one() {
     let dir = TempDir::new().unwrap();
     let hot = open(dir.path()).await;
@@ -228,7 +228,7 @@ async fn a_store_that_is_none_or_of_another_size_is_made_one() {
 }
 
 /// Each goes on where the one before has ended: short-lived mounts do not use a region each.
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn short_lived_mounts_fill_one_region_together() {
     let dir = TempDir::new().unwrap();
     for seq in 0..12 {
@@ -260,7 +260,7 @@ async fn a_file_that_others_may_use_is_not_used() {
 }
 
 /// Parts that are read bring the whole by chance, as often as not when half of it was read.
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn what_is_read_in_parts_is_worth_fetching_now_and_then() {
     let dir = TempDir::new().unwrap();
     let hot = open(dir.path()).await;

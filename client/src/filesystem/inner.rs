@@ -60,7 +60,7 @@ impl Inner {
         rng: Arc<Rng>,
     ) -> Self {
         let (sessions, leases) = (group.sessions.clone(), group.leases.clone());
-        let log = Arc::new(ChangeLog::new(group.clone()));
+        let log = Arc::new(ChangeLog::new(group.clone(), options.publish_age));
         let requests = Arc::new(Requests::new(group.clone(), log.clone()));
         let opens = Arc::new(Opens::new(requests.clone(), sessions.clone()));
         let locks = Locks::new(group.clone(), requests.clone(), options.op_deadline);

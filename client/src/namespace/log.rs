@@ -31,8 +31,6 @@ use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId};
 pub(super) const MAX_PENDING: usize = 8192;
 /// So many are told at once, and as soon as there are.
 pub(super) const BATCH: usize = 512;
-/// The group is told of what was done so long ago.
-pub(super) const PUBLISH_AGE: Duration = Duration::from_millis(500);
 
 /// No session has this number.
 const NONE: SessionId = SessionId(u64::MAX);
@@ -40,6 +38,8 @@ const NONE: SessionId = SessionId(u64::MAX);
 /// What was done here, and how the group is told.
 pub(crate) struct ChangeLog {
     pub(super) group: Arc<Group>,
+    /// The group is told of what was done so long ago.
+    pub(super) publish_age: Duration,
     /// Entries, and what was made and its handles have to be told of.
     count: AtomicUsize,
     pub(super) table: Mutex<Table>,
@@ -55,10 +55,11 @@ pub(crate) struct ChangeLog {
 }
 
 impl ChangeLog {
-    pub fn new(group: Arc<Group>) -> Self {
+    pub fn new(group: Arc<Group>, publish_age: Duration) -> Self {
         let owed = Arc::new(Owed::new(group.sessions.clone()));
         Self {
             group,
+            publish_age,
             count: AtomicUsize::new(0),
             table: Mutex::default(),
             turns: Default::default(),

@@ -2,7 +2,7 @@
 //! at a time for each of [`Of`].
 
 use super::entries::Of;
-use super::log::{BATCH, ChangeLog, PUBLISH_AGE};
+use super::log::{BATCH, ChangeLog};
 use crate::meta::{Failed, Session};
 use crate::options::FOR_EVER;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ impl ChangeLog {
                 let mut table = self.table.lock();
                 let many = table.len() >= BATCH || self.hurry.load(Ordering::Acquire);
                 let first = table.queue(of).front();
-                first.map(|entry| (entry.at + PUBLISH_AGE, many || of == Of::Earlier))
+                first.map(|entry| (entry.at + self.publish_age, many || of == Of::Earlier))
             };
             match at {
                 Some((at, many)) if many || at <= Instant::now() => return,

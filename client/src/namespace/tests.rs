@@ -25,7 +25,7 @@ fn alone() -> Arc<ChangeLog> {
     let peers = Peers::new(tcp(), Identity { name: String::new(), cluster: None });
     let rng = Arc::new(Rng::new(Some(1)));
     let group = Group::new(&options, peers, MapWatch::new(), rng);
-    let log = Arc::new(ChangeLog::new(Arc::new(group)));
+    let log = Arc::new(ChangeLog::new(Arc::new(group), options.publish_age));
     let leases = &log.group.leases;
     leases.renewed(Instant::now(), Duration::from_secs(600));
     {

@@ -6,7 +6,7 @@ mod lapse;
 mod mapping;
 
 use crate::fixture::storage::Fault;
-use crate::fixture::{Cluster, alone, small_layout};
+use crate::fixture::{Cluster, NEVER, PATIENCE, alone, in_time, small_layout};
 use futures_util::FutureExt;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -137,18 +137,30 @@ impl Rig {
 
     async fn start_with(options: impl FnOnce(&mut Options)) -> Self {
         let cluster = Cluster::start(3, small_layout("2+1")).await;
+        Self::start_on(cluster, options).await
+    }
+
+    /// One whose leases are over soon after it is cut off.
+    async fn that_lapses(options: impl FnOnce(&mut Options)) -> Self {
+        let cluster = Cluster::start(3, small_layout("2+1")).await;
+        cluster.metadata.ttl_ms.store(4000, Ordering::SeqCst);
+        Self::start_on(cluster, options).await
+    }
+
+    async fn start_on(cluster: Cluster, options: impl FnOnce(&mut Options)) -> Self {
         let mut with = cluster.options();
         options(&mut with);
-        let fs = Filesystem::connect(with).await.unwrap();
+        let fs = in_time(async || Filesystem::connect(with.clone()).await).await.unwrap();
         let kernel = Arc::new(Kernel::default());
         fs.set_content_cache(Arc::new(Cache(kernel.clone())));
         let flags = OpenFlags { write: true, ..Default::default() };
         let by = Creator::default();
-        let opened = fs.create(InodeId::ROOT, b"f", 0o644, by, flags).await.unwrap();
+        let made = in_time(async || fs.create(InodeId::ROOT, b"f", 0o644, by, flags).await);
+        let opened = made.await.unwrap();
         let (handle, ino) = (opened.handle, opened.attr.ino);
         let content = [7; (PAGE * PAGES) as usize];
         assert_eq!(fs.write(handle, 0, &content).await.unwrap(), content.len());
-        fs.fsync(handle, false).await.unwrap();
+        in_time(async || fs.fsync(handle, false).await).await.unwrap();
         Self { cluster, fs, kernel, handle, ino }
     }
 
@@ -237,8 +249,9 @@ impl Rig {
 
     /// A failure is told to who syncs, once.
     async fn tells_once(&self, handle: HandleId) {
-        assert!(self.fs.fsync(handle, false).await.is_err(), "nobody is told");
-        self.fs.fsync(handle, false).await.unwrap();
+        let sync = async || in_time(async || self.fs.fsync(handle, false).await).await;
+        assert!(sync().await.is_err(), "nobody is told");
+        sync().await.unwrap();
     }
 }
 
@@ -407,7 +420,7 @@ async fn what_is_committed_and_not_answered_is_read_here_as_elsewhere() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_cut_off_shows_nothing_when_its_leases_are_over() {
-    let rig = Rig::start().await;
+    let rig = Rig::that_lapses(|_| ()).await;
     rig.read_all().await;
     assert_eq!(rig.kernel.shown().len() as u64, PAGES);
     rig.cut_off();
@@ -469,7 +482,7 @@ async fn what_was_appended_is_not_shown_where_the_kernel_has_filed_it() {
             yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), forgotten).await.expect("it is still shown");
+    tokio::time::timeout(PATIENCE, forgotten).await.expect("it is still shown");
     rig.read_all().await;
     assert!(rig.read(PAGES).await.unwrap() == b"more");
     // And what is open to append and does so no more.

@@ -5,7 +5,6 @@ use crate::fixture::pattern;
 use crate::fixture::storage::Fault;
 use crate::spill::{SIZE, SMALL, assert_content, given_back_and_overwritten, kept};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use weft_client::{Creator, Filesystem, HandleId, OpenFlags, Via};
 use weft_proto::v1::extent::Source;
 use weft_proto::{ErrorKind, InodeId, v1};
@@ -226,7 +225,7 @@ async fn what_follows_a_lost_append_leaves_no_hole() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), lost).await.expect("the first is not lost");
+    tokio::time::timeout(crate::fixture::PATIENCE, lost).await.expect("the first is not lost");
     cluster.targets.iter().for_each(|target| target.set(Fault::None));
     let error = fs.fsync(handle, false).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::NoSpace);

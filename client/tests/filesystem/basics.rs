@@ -1,7 +1,7 @@
 //! Files on a healthy cluster: what is written is read, by whom and with how many requests.
 
 use crate::create;
-use crate::fixture::{Cluster, pattern, small_layout};
+use crate::fixture::{Cluster, PATIENCE, pattern, small_layout};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use weft_client::{Allocate, Filesystem, OpenFlags, Seek, SetAttr, SetTime};
@@ -232,7 +232,7 @@ async fn appended_data_moves_to_where_its_first_part_landed() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), moved).await.expect("the view moves along");
+    tokio::time::timeout(PATIENCE, moved).await.expect("the view moves along");
     let got = a.read(ha, 0, want.len()).await.unwrap().into_bytes();
     assert!(got == want);
     a.release(ha).await.unwrap();

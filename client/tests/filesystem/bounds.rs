@@ -4,28 +4,13 @@
 use crate::creates::content;
 use crate::fixture::alone::{client, create};
 use crate::fixture::storage::Fault;
-use crate::fixture::{Cluster, pattern, small_layout};
+use crate::fixture::{Cluster, NEVER, PATIENCE, SHORT, in_time, pattern, small_layout, until};
 use futures_util::FutureExt;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use v1::quota_key::Kind;
-use weft_client::{Allocate, Filesystem, SetAttr, Via};
+use weft_client::{Allocate, Filesystem, Options, SetAttr, Via};
 use weft_proto::{ErrorKind, InodeId, v1};
-
-/// Longer than anything takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Nothing is committed because it is old.
-const NEVER: Duration = Duration::from_secs(3600);
-
-async fn until(mut is_so: impl FnMut() -> bool) {
-    let looking = async {
-        while !is_so() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, looking).await.expect("what the test waits for does not come");
-}
 
 fn chunks(cluster: &Cluster) -> usize {
     cluster.targets.iter().map(|target| target.chunks.lock().len()).sum()
@@ -37,6 +22,7 @@ async fn who_overwrites_what_cannot_be_stored_waits() {
     const LIMIT: usize = 4 << 20;
     let (cluster, fs) = client(|options| {
         (options.write_buffer_bytes, options.flush_age) = (LIMIT, NEVER);
+        options.target_deadline = SHORT;
     })
     .await;
     let segment = cluster.metadata.state.lock().layout.segment_len as usize;
@@ -94,11 +80,11 @@ async fn bytes_of_one_write_count_for_the_credit_of_a_quota() {
 async fn what_no_leader_was_told_of_is_stored_once() {
     const TRIES: usize = 3;
     let (cluster, fs) = client(|options| {
-        (options.op_deadline, options.flush_age) = (Duration::from_secs(2), NEVER);
+        (options.op_deadline, options.flush_age) = (SHORT, NEVER);
     })
     .await;
     let (handle, _) = create(&fs, "f").await;
-    fs.flush(handle).await.unwrap();
+    in_time(async || fs.flush(handle).await).await.unwrap();
     let data = pattern(20_000, 7);
     cluster.metadata.leader.store(99, Ordering::SeqCst);
     fs.write_now(handle, 0, &data, Via::Cache).unwrap().unwrap();
@@ -111,7 +97,7 @@ async fn what_no_leader_was_told_of_is_stored_once() {
     // The deadline may come while a server is being asked.
     assert!(stored[TRIES - 1] < TRIES * stored[0], "{stored:?}");
     cluster.metadata.leader.store(0, Ordering::SeqCst);
-    fs.flush(handle).await.unwrap();
+    in_time(async || fs.flush(handle).await).await.unwrap();
     assert!(content(&cluster, "f").await == data);
     cluster.assert_no_violations();
 }
@@ -150,25 +136,25 @@ async fn a_file_whose_layout_asks_for_more_parity_is_written_with_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_refused_for_a_layout_that_nobody_tells_is_not_lost() {
     let cluster = Cluster::start(3, small_layout("2+1")).await;
-    let mut options = cluster.options();
-    options.op_deadline = Duration::from_secs(2);
-    let fs = Filesystem::connect(options).await.unwrap();
+    let options = Options { op_deadline: SHORT, ..cluster.options() };
+    let fs = in_time(async || Filesystem::connect(options.clone()).await).await.unwrap();
     let data = pattern(100_000, 5);
     let (handle, _) = crate::create(&fs, "f").await;
-    fs.write(handle, 0, &data).await.unwrap();
+    in_time(async || fs.write(handle, 0, &data).await).await.unwrap();
     let metadata = &cluster.metadata;
     metadata.raises_parity.store(true, Ordering::SeqCst);
     metadata.state.lock().layout = small_layout("replica=3");
     metadata.hold_commits.send_replace(true);
     let syncer = fs.clone();
     let sync = tokio::spawn(async move { syncer.fsync(handle, false).await });
-    until(|| metadata.held.load(Ordering::SeqCst) > 0).await;
+    // It may take too long before it gets there.
+    until(|| metadata.held.load(Ordering::SeqCst) > 0 || sync.is_finished()).await;
     metadata.hints.store(false, Ordering::SeqCst);
     metadata.leader.store(99, Ordering::SeqCst);
     metadata.hold_commits.send_replace(false);
     assert_eq!(sync.await.unwrap().unwrap_err().kind, ErrorKind::TimedOut);
     metadata.leader.store(1, Ordering::SeqCst);
-    fs.fsync(handle, false).await.unwrap();
+    in_time(async || fs.fsync(handle, false).await).await.unwrap();
     assert!(content(&cluster, "f").await == data);
     cluster.assert_no_violations();
 }

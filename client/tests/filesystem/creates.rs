@@ -1,16 +1,12 @@
 //! Files that a client makes on its own, told to a metadata group that loses replies, refuses, is
 //! away, and declares sessions dead.
 
-use crate::fixture::alone::{client, create, makes_alone, makes_one_alone};
-use crate::fixture::{Cluster, pattern, small_layout};
+use crate::fixture::alone::{client, create, makes_alone, makes_one_alone, quiet};
+use crate::fixture::{Cluster, SHORT, in_time, pattern, small_layout};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use weft_client::{Creator, Filesystem, OpenFlags, SetAttr};
 use weft_proto::rename::EXCHANGE;
 use weft_proto::{ErrorKind, InodeId};
-
-/// Longer than any test.
-const NEVER: Duration = Duration::from_secs(3600);
 
 fn kind(told: weft_proto::Result<()>) -> Result<(), ErrorKind> {
     told.map_err(|error| error.kind)
@@ -29,7 +25,7 @@ pub(crate) async fn content(cluster: &Cluster, name: &str) -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_whose_making_is_answered_late_is_made_once() {
     for len in [0, 10, 20_000] {
-        let (cluster, fs) = client(|_| ()).await;
+        let (cluster, fs) = client(quiet).await;
         let before = cluster.metadata.count("batch");
         let (handle, _) = create(&fs, "f").await;
         let data = pattern(len, 1);
@@ -91,12 +87,12 @@ async fn refused_content_reaches_the_writer_and_the_file_is_made() {
 /// told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_refused_after_the_close_is_told_to_who_syncs() {
-    let (cluster, fs) = client(|_| ()).await;
+    let (cluster, fs) = client_of_a_full_cluster().await;
     let (handle, ino) = create(&fs, "f").await;
     fs.write(handle, 0, b"abc").await.unwrap();
-    *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::NoSpace);
     assert_eq!(fs.close(handle, 0).await, Ok(()));
-    fs.release(handle).await.unwrap();
+    // It may have been refused by now.
+    let _ = fs.release(handle).await;
     // `weft sync`: by anybody, who takes it from nobody, and by root.
     let sync_by = async |name: &[u8]| kind(fs.get_xattr(ino, name).await.map(drop));
     for _ in 0..2 {
@@ -113,9 +109,9 @@ async fn what_is_refused_after_the_close_is_told_to_who_syncs() {
     cluster.assert_no_violations();
 }
 
-/// A client of which nothing is committed because it is old, and the cluster refuses content.
+/// The cluster refuses content.
 async fn client_of_a_full_cluster() -> (Cluster, Filesystem) {
-    let (cluster, fs) = client(|options| options.flush_age = NEVER).await;
+    let (cluster, fs) = client(quiet).await;
     *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::NoSpace);
     (cluster, fs)
 }
@@ -221,7 +217,7 @@ async fn what_no_writer_hears_of_is_told_when_the_last_has_left() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_exchange_comes_after_what_was_written_to_both() {
     for closes in [false, true] {
-        let (cluster, fs) = client(|options| options.flush_age = NEVER).await;
+        let (cluster, fs) = client(quiet).await;
         let [a, b] = [create(&fs, "a").await, create(&fs, "b").await];
         fs.sync().await.unwrap();
         for (handle, ino) in [a, b] {
@@ -249,7 +245,7 @@ async fn an_exchange_comes_after_what_was_written_to_both() {
 /// Nothing is told of a file that was removed before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_came_and_went_costs_nothing() {
-    let (cluster, fs) = client(|_| ()).await;
+    let (cluster, fs) = client(quiet).await;
     let before = cluster.metadata.requests.lock().len();
     for len in [0, 10, 100_000] {
         let (handle, ino) = create(&fs, "f").await;
@@ -296,13 +292,14 @@ async fn a_file_that_cannot_be_made_is_told_to_its_handles() {
 /// Whoever has it open, and what was written to it is part of that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_cannot_be_made_is_told_once_to_who_syncs() {
-    let (cluster, fs) = client(|options| options.flush_age = NEVER).await;
+    let (cluster, fs) = client(quiet).await;
     let (handle, ino) = create(&fs, "f").await;
     let other = fs.open(ino, OpenFlags::default()).await.unwrap().handle;
     fs.write(handle, 0, b"abc").await.unwrap();
     cluster.metadata.state.lock().names.insert(b"f".to_vec(), 7_000_000);
     assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await), Err(ErrorKind::Exists));
-    fs.sync().await.expect_err("the file was not made");
+    assert_eq!(kind(fs.sync().await), Err(ErrorKind::Exists));
+    assert_eq!(kind(fs.fsync(other, false).await), Err(ErrorKind::Exists), "not what follows");
     for handle in [handle, other] {
         let _ = fs.release(handle).await;
         assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await.and(fs.sync().await)), Ok(()), "once");
@@ -312,17 +309,17 @@ async fn a_file_that_cannot_be_made_is_told_once_to_who_syncs() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_wait_for_a_group_that_is_away() {
-    let (cluster, fs) = client(|options| options.op_deadline = Duration::from_millis(300)).await;
+    let (cluster, fs) = client(|options| options.op_deadline = SHORT).await;
     let (open, _) = create(&fs, "open").await;
     let (closed, _) = create(&fs, "closed").await;
-    fs.write(open, 0, b"abc").await.unwrap();
+    in_time(async || fs.write(open, 0, b"abc").await).await.unwrap();
     cluster.metadata.leader.store(99, Ordering::SeqCst);
     fs.release(closed).await.unwrap();
     assert_eq!(fs.fsync(open, false).await.map_err(|e| e.kind), Err(ErrorKind::TimedOut));
     cluster.metadata.leader.store(1, Ordering::SeqCst);
-    fs.fsync(open, false).await.unwrap();
+    in_time(async || fs.fsync(open, false).await).await.unwrap();
     fs.release(open).await.unwrap();
-    fs.sync().await.unwrap();
+    in_time(async || fs.sync().await).await.unwrap();
     assert_eq!(content(&cluster, "open").await, b"abc");
     assert_eq!(content(&cluster, "closed").await, b"");
     cluster.assert_no_violations();

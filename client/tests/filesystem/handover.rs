@@ -1,7 +1,7 @@
 //! One process that serves a mount gives it to another.
 
-use crate::fixture::alone::{client, create};
-use crate::fixture::{CLUSTER, Cluster, pattern, small_layout};
+use crate::fixture::alone::{client, create, quiet};
+use crate::fixture::{CLUSTER, Cluster, PATIENCE, pattern, small_layout};
 use bytes::Bytes;
 use std::ops::Range;
 use std::pin::Pin;
@@ -14,8 +14,6 @@ use weft_client::{
 };
 use weft_net::sync::Mutex;
 use weft_proto::{ErrorKind, InodeId, v1};
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Notes what is forgotten.
 #[derive(Default)]
@@ -160,7 +158,7 @@ async fn what_is_lost_is_told_to_who_syncs_by_whichever_process() {
     let kind = |told: weft_proto::Result<()>| told.map_err(|error| error.kind);
     let full = Err(ErrorKind::NoSpace);
     for closes in [true, false] {
-        let (cluster, fs) = client(|options| options.flush_age = PATIENCE * 60).await;
+        let (cluster, fs) = client(quiet).await;
         let (handle, ino) = create(&fs, "f").await;
         let reads = fs.open(ino, OpenFlags::default()).await.unwrap().handle;
         *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::NoSpace);

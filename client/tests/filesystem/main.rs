@@ -23,14 +23,14 @@ mod storage_faults;
 mod subdir;
 mod xattrs;
 
+use fixture::in_time;
 use weft_client::{Creator, Filesystem, HandleId, OpenFlags};
 use weft_proto::InodeId;
 
 /// Makes a file of this name in the root, or opens it.
 async fn create(fs: &Filesystem, name: &str) -> (HandleId, InodeId) {
-    let opened = fs
-        .create(InodeId::ROOT, name.as_bytes(), 0o644, Creator::default(), OpenFlags::default())
-        .await
-        .unwrap();
+    let (name, by, flags) = (name.as_bytes(), Creator::default(), OpenFlags::default());
+    let made = in_time(async || fs.create(InodeId::ROOT, name, 0o644, by, flags).await);
+    let opened = made.await.unwrap();
     (opened.handle, opened.attr.ino)
 }

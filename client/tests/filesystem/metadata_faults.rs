@@ -1,7 +1,7 @@
 //! Metadata servers that fail, lead in turn, lose replies, and declare sessions dead.
 
 use crate::create;
-use crate::fixture::{Cluster, alone, pattern, small_layout};
+use crate::fixture::{Cluster, PATIENCE, SHORT, alone, in_time, pattern, small_layout};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use weft_client::{Creator, Filesystem, Finding, OpenFlags, Options, SetAttr};
@@ -214,18 +214,17 @@ async fn refused_commits_reach_the_writer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn data_that_cannot_be_committed_now_is_committed_later() {
     let cluster = Cluster::start(3, small_layout("2+1")).await;
-    let mut options = cluster.options();
-    options.op_deadline = Duration::from_millis(500);
-    let fs = Filesystem::connect(options).await.unwrap();
+    let options = Options { op_deadline: SHORT, ..cluster.options() };
+    let fs = in_time(async || Filesystem::connect(options.clone()).await).await.unwrap();
     let (handle, ino) = create(&fs, "f").await;
     let data = pattern(100_000, 4);
-    fs.write(handle, 0, &data).await.unwrap();
+    in_time(async || fs.write(handle, 0, &data).await).await.unwrap();
     // Nobody leads.
     cluster.metadata.leader.store(99, Ordering::SeqCst);
     cluster.metadata.hints.store(false, Ordering::SeqCst);
     assert_eq!(fs.flush(handle).await.unwrap_err().kind, ErrorKind::TimedOut);
     cluster.metadata.leader.store(1, Ordering::SeqCst);
-    fs.flush(handle).await.unwrap();
+    in_time(async || fs.flush(handle).await).await.unwrap();
     assert!(content(&cluster.client().await, ino, data.len()).await == data);
     cluster.assert_no_violations();
 }
@@ -252,8 +251,8 @@ async fn commits_that_wait_do_not_shut_out_the_sessions_renewal() {
             tokio::task::yield_now().await;
         }
     };
-    // Only a renewal that waits behind the commits takes so long.
-    let renewed = tokio::time::timeout(Duration::from_secs(15), renewed).await;
+    // Only renewals that wait behind the commits take so long.
+    let renewed = tokio::time::timeout(PATIENCE, renewed).await;
     cluster.metadata.hold_commits.send_replace(false);
     assert!(renewed.is_ok(), "no renewal came through");
     while let Some(synced) = syncs.join_next().await {

@@ -30,7 +30,6 @@ impl Model {
         cluster.metadata.extents_at_once.store(5, std::sync::atomic::Ordering::Relaxed);
         let mut options = cluster.options();
         options.hedge_floor = Duration::from_millis(5);
-        options.target_deadline = Duration::from_millis(300);
         let (fs, other) = (
             Filesystem::connect(options.clone()).await.unwrap(),
             Filesystem::connect(options).await.unwrap(),

@@ -3,7 +3,7 @@
 use crate::create;
 use crate::fixture::storage::Fault;
 use crate::fixture::stranger::Stranger;
-use crate::fixture::{Cluster, alone, small_layout};
+use crate::fixture::{Cluster, SHORT, alone, in_time, small_layout};
 use crate::spill::assert_content;
 use futures_util::future::poll_immediate;
 use std::pin::pin;
@@ -66,9 +66,8 @@ async fn another_cluster_at_every_address_is_told() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_was_given_up_is_released_after_it_was_set() {
     let cluster = Cluster::start(3, small_layout("2+1")).await;
-    let mut options: Options = cluster.options();
-    options.op_deadline = Duration::from_secs(1);
-    let fs = Filesystem::connect(options).await.unwrap();
+    let options = Options { op_deadline: SHORT, ..cluster.options() };
+    let fs = in_time(async || Filesystem::connect(options.clone()).await).await.unwrap();
     // Who is alone locks without asking.
     let _other = cluster.client().await;
     let metadata = &cluster.metadata;
@@ -93,12 +92,12 @@ async fn a_lock_that_was_given_up_is_released_after_it_was_set() {
 /// what was given up could still be carried out, after the release of a lock that counts as lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_is_told_late_is_not_lost() {
-    let (cluster, fs) = alone::client(|options| options.op_deadline = Duration::from_secs(1)).await;
+    let (cluster, fs) = alone::client(|options| options.op_deadline = SHORT).await;
     let metadata = &cluster.metadata;
     let (handle, ino) = alone::create(&fs, "f").await;
-    fs.fsync(handle, false).await.unwrap();
+    in_time(async || fs.fsync(handle, false).await).await.unwrap();
     let lock = Lock { flock: true, owner: 7, kind: LockKind::Write, start: 0, end: LAST, pid: 1 };
-    fs.set_lock(handle, lock).await.unwrap();
+    in_time(async || fs.set_lock(handle, lock).await).await.unwrap();
     assert!(metadata.locks.lock().is_empty(), "nobody was asked");
     metadata.hold_locks.send_replace(true);
     metadata.recall(ino.0);
@@ -113,8 +112,12 @@ async fn a_lock_that_is_told_late_is_not_lost() {
         tokio::task::yield_now().await;
     }
     assert_eq!(*metadata.locks.lock(), [Kind::Write]);
-    fs.write(handle, 0, b"it is held").await.unwrap();
-    fs.release(handle).await.unwrap();
+    in_time(async || fs.write(handle, 0, b"it is held").await).await.unwrap();
+    // What takes too long is told on.
+    let _ = fs.release(handle).await;
+    while metadata.locks.lock().len() < 2 {
+        tokio::task::yield_now().await;
+    }
     assert_eq!(*metadata.locks.lock(), [Kind::Write, Kind::None]);
     cluster.assert_no_violations();
 }

@@ -1,7 +1,7 @@
 //! Extended attributes that are changed under leases, and what the group makes of them.
 
 use crate::fixture::Cluster;
-use crate::fixture::alone::{client, create};
+use crate::fixture::alone::{client, create, quiet};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use weft_client::Filesystem;
@@ -37,7 +37,7 @@ fn kind<T>(result: Result<T>) -> Result<T, ErrorKind> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attributes_of_a_new_file_are_told_with_it() {
     for lost_replies in [0, 2] {
-        let (cluster, fs) = client(|_| ()).await;
+        let (cluster, fs) = client(quiet).await;
         let before = cluster.metadata.requests.lock().len();
         let (handle, ino) = create(&fs, "f").await;
         fs.write(handle, 0, b"abc").await.unwrap();
@@ -70,7 +70,7 @@ async fn attributes_of_a_new_file_are_told_with_it() {
 /// Nothing is told of what went with its file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attributes_of_what_came_and_went_cost_nothing() {
-    let (cluster, fs) = client(|_| ()).await;
+    let (cluster, fs) = client(quiet).await;
     let before = cluster.metadata.count("batch");
     let (handle, ino) = create(&fs, "f").await;
     fs.set_xattr(ino, b"user.a", b"1", 0, false).await.unwrap();

@@ -34,7 +34,7 @@ fn alone() -> Arc<Locks> {
     leases.learn(leases.start(), &op, &v1::MetaReply { result, grants, ..Default::default() });
     assert!(leases.may_lock(INO));
     let group = Arc::new(group);
-    let log = Arc::new(ChangeLog::new(group.clone()));
+    let log = Arc::new(ChangeLog::new(group.clone(), options.publish_age));
     let requests = Arc::new(Requests::new(group.clone(), log));
     Locks::new(group, requests, FOR_EVER)
 }

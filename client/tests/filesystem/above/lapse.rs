@@ -8,7 +8,7 @@ use super::*;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_stored_is_written_back_at_once_while_the_leases_are_over() {
     for keeps_write in [true, false] {
-        let rig = Rig::start().await;
+        let rig = Rig::that_lapses(|_| ()).await;
         let opened = rig.open_to_map().await;
         if !keeps_write {
             rig.give_back_write().await;
@@ -46,7 +46,7 @@ async fn what_was_stored_is_written_back_at_once_while_the_leases_are_over() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_written_back_in_doubt_overwrites_nothing_of_others() {
     for (keeps_write, in_time) in [(true, true), (false, true), (false, false)] {
-        let rig = Rig::start().await;
+        let rig = Rig::that_lapses(|_| ()).await;
         let opened = rig.open_to_map().await;
         if !keeps_write {
             rig.give_back_write().await;
@@ -80,7 +80,7 @@ async fn what_was_written_back_in_doubt_overwrites_nothing_of_others() {
 /// What programs stored goes with the session: others may have stored in the same pages since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_stored_before_a_session_ended_is_not_written_back_after() {
-    let rig = Rig::start().await;
+    let rig = Rig::that_lapses(|_| ()).await;
     let opened = rig.open_to_map().await;
     rig.read_all().await;
     let append = rig.open_to_append().await;
@@ -105,7 +105,7 @@ async fn what_was_stored_before_a_session_ended_is_not_written_back_after() {
 /// what it was stored on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_is_not_given_back_before_what_is_in_doubt_is_committed() {
-    let rig = Rig::start().await;
+    let rig = Rig::that_lapses(|_| ()).await;
     let metadata = &rig.cluster.metadata;
     let opened = rig.open_to_map().await;
     rig.give_back_write().await;
@@ -134,7 +134,7 @@ async fn a_lease_is_not_given_back_before_what_is_in_doubt_is_committed() {
 /// Nobody needs to ask for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_in_doubt_is_committed_when_the_leases_turn_out_to_have_lasted() {
-    let rig = Rig::start_with(|o| o.flush_age = Duration::from_secs(3600)).await;
+    let rig = Rig::that_lapses(|o| o.flush_age = NEVER).await;
     let metadata = &rig.cluster.metadata;
     let opened = rig.open_to_map().await;
     rig.give_back_write().await;
@@ -149,7 +149,7 @@ async fn what_is_in_doubt_is_committed_when_the_leases_turn_out_to_have_lasted()
             yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), committed).await.expect("it stays in doubt");
+    tokio::time::timeout(PATIENCE, committed).await.expect("it stays in doubt");
     rig.fs.fsync(opened, false).await.unwrap();
 }
 
@@ -198,7 +198,7 @@ async fn no_page_is_dropped_with_what_has_to_be_committed_before() {
 /// The leases were good meanwhile, and the content has changed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_in_doubt_is_of_the_content_when_the_leases_lapsed_last() {
-    let rig = Rig::start().await;
+    let rig = Rig::that_lapses(|_| ()).await;
     let metadata = &rig.cluster.metadata;
     let opened = rig.open_to_map().await;
     rig.give_back_write().await;
@@ -230,7 +230,7 @@ async fn what_is_in_doubt_is_of_the_content_when_the_leases_lapsed_last() {
 /// What it has to wait for is given up while the leases are over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_that_could_not_be_taken_in_at_once_is_when_it_can_be() {
-    let rig = Rig::start_with(|o| o.op_deadline = Duration::from_secs(6)).await;
+    let rig = Rig::that_lapses(|o| o.op_deadline = Duration::from_secs(6)).await;
     let opened = rig.open_to_map().await;
     rig.read_all().await;
     let append = rig.open_to_append().await;
@@ -249,8 +249,8 @@ async fn a_page_that_could_not_be_taken_in_at_once_is_when_it_can_be() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_write_buffer_keeps_no_page_shown_while_the_leases_are_over() {
-    let rig = Rig::start_with(|o| {
-        (o.write_buffer_bytes, o.flush_age) = (4 << 20, Duration::from_secs(3600));
+    let rig = Rig::that_lapses(|o| {
+        (o.write_buffer_bytes, o.flush_age) = (4 << 20, NEVER);
     })
     .await;
     let opened = rig.open_to_map().await;
