@@ -8,12 +8,14 @@
 use super::hold;
 use crate::node::Node;
 use crate::soft::targets::Targets;
+use futures_util::StreamExt;
+use futures_util::stream::iter;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use weft_net::Peers;
-use weft_proto::{ChunkId, ErrorKind, Result, TargetId};
+use weft_proto::{ChunkId, Error, ErrorKind, Result, SegmentId, TargetId};
 use weft_segments::{Map, Segment, TargetClient};
 
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -21,6 +23,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// One that was is told of for a moment yet.
 const TOLD_INTERVAL: Duration = Duration::from_secs(3);
+/// Targets that are asked at a time.
+const MAX_TARGETS: usize = 32;
 /// How long a storage daemon may take for some chunks, and to look at one, or delete some.
 const HEAL_TIMEOUT: Duration = Duration::from_secs(60);
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -33,14 +37,23 @@ pub async fn heal(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
         sleep(LOOK_INTERVAL).await;
         let now = Instant::now();
         resting.retain(|_, until| *until > now);
+        let mut due = Vec::new();
         for (target, mut chunks) in targets.damaged() {
             chunks.retain(|chunk| !resting.contains_key(&(target, *chunk)));
             if chunks.is_empty() {
                 continue;
             }
-            let until = Instant::now() + RETRY_INTERVAL;
+            let until = now + RETRY_INTERVAL;
             resting.extend(chunks.iter().map(|chunk| ((target, *chunk), until)));
-            match heal_some(node, targets, peers, target, &chunks).await {
+            due.push((target, chunks));
+        }
+        // One that hangs keeps no other waiting for its turn.
+        let looks = due.into_iter().map(|(target, chunks)| async move {
+            (target, heal_some(node, targets, peers, target, &chunks).await)
+        });
+        let mut healed = iter(looks).buffer_unordered(MAX_TARGETS);
+        while let Some((target, healed)) = healed.next().await {
+            match healed {
                 Ok(healed) => {
                     let until = Instant::now() + TOLD_INTERVAL;
                     resting.extend(healed.into_iter().map(|chunk| ((target, chunk), until)));
@@ -51,6 +64,13 @@ pub async fn heal(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
             }
         }
     }
+}
+
+/// The segment with this id, if it is committed. An error if its record makes no sense.
+fn segment_of(node: &Node, id: SegmentId) -> Result<Option<Segment>> {
+    let segment = node.state.segment(id)?.map(Segment::try_from).transpose()?;
+    let other = || Error::new(ErrorKind::Corrupt, format!("the record of {id} is another's"));
+    segment.map(|found| if found.id == id { Ok(found) } else { Err(other()) }).transpose()
 }
 
 /// Answers those that were made anew.
@@ -66,7 +86,11 @@ async fn heal_some(
     let client = TargetClient::new(peers, target, &info.address);
     let mut found: Vec<(Segment, u8)> = Vec::new();
     for chunk in chunks {
-        let segment = node.state.segment(chunk.segment)?.map(Segment::try_from).transpose()?;
+        // One of which nothing is known keeps no other from being made.
+        let Ok(segment) = segment_of(node, chunk.segment) else {
+            node.repair.note_damaged(Instant::now(), [chunk.segment]);
+            continue;
+        };
         let seat = segment.as_ref().and_then(|s| s.seats.get(usize::from(chunk.shard)));
         match (&segment, seat) {
             (Some(segment), Some(&seat)) if map.is_for(target, segment.pg, seat) => {

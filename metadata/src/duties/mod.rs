@@ -4,6 +4,7 @@
 //! decide goes through the log ([`propose`]), so that a duty cut off in the middle is taken up by
 //! the next leader.
 
+mod by_halves;
 mod change_members;
 mod clear_sessions;
 mod collect_garbage;

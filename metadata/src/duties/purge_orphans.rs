@@ -1,5 +1,6 @@
 //! Removes inodes without names.
 
+use super::by_halves;
 use super::propose::{LOOK_INTERVAL, propose};
 use crate::conflicts::{self, Claim};
 use crate::node::{Looks, Node};
@@ -98,10 +99,18 @@ async fn look(
         held.push(late);
         let free = node.soft.with(|s| s.begin_purge(&claim.inos));
         if !free.is_empty() {
-            let entry = v1::PurgeInodesEntry { inos: free.iter().map(|i| i.0).collect() };
-            let purged = propose(node, "remove orphans", Body::PurgeInodes(entry)).await;
+            let purge = |some: Vec<InodeId>| {
+                let entry = v1::PurgeInodesEntry { inos: some.iter().map(|i| i.0).collect() };
+                async { propose(node, "remove orphans", Body::PurgeInodes(entry)).await.map(drop) }
+            };
+            let outcome = by_halves::change(free.clone(), purge).await;
             node.soft.with(|s| s.end_purge(&free));
-            purged?;
+            for (ino, error) in outcome.refused {
+                tracing::error!(%ino, "an inode without a name cannot be removed: {error}");
+            }
+            if let Some(error) = outcome.failed {
+                return Err(error);
+            }
             let mut rest = Vec::new();
             for ino in free {
                 rest.extend(node.state.attr(ino)?.map(|attr| (attr.ino, attr.blocks)));

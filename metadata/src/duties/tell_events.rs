@@ -36,6 +36,7 @@ pub async fn tell_events(node: &Arc<Node>, targets: &Targets, term: u64) {
         let mut events: Vec<_> = repair.into_iter().collect();
         events.extend(watch.room(node.has_room().err().map(|e| e.message)));
         events.extend(watch.damage(targets.count_damaged()));
+        events.extend(watch.records(node.repair.count_damaged(Instant::now())));
         events.extend(watch.scrubs(&targets.stats()));
         for event in events {
             node.tell(event).await;
@@ -50,6 +51,8 @@ struct Watch {
     /// For how many looks there was room, or no damage, after there was none, or some.
     no_room: Option<u32>,
     damaged: Option<u32>,
+    /// It was told that records of segments make no sense.
+    records: bool,
     /// When each target was last scrubbed.
     scrubbed: BTreeMap<u32, u64>,
 }
@@ -77,6 +80,7 @@ impl Watch {
             }),
             no_room: begun("metadata-full", "metadata-room").then_some(0),
             damaged: begun("damage", "damage-ends").then_some(0),
+            records: kept.iter().any(|e| e.kind == "records-damaged"),
             scrubbed: BTreeMap::new(),
         }
     }
@@ -124,6 +128,18 @@ impl Watch {
         self.damaged = Some(0);
         let what = format!("at least {damaged} chunks are damaged, or not where they should be");
         Some(warning("damage", what))
+    }
+
+    fn records(&mut self, damaged: usize) -> Option<v1::Event> {
+        if damaged == 0 || self.records {
+            return None;
+        }
+        self.records = true;
+        let what = format!(
+            "the records of {damaged} segments, or more, make no sense: they are neither repaired \
+             nor moved; run `weft fsck`"
+        );
+        Some(warning("records-damaged", what))
     }
 
     fn scrubs(&mut self, stats: &[v1::TargetStat]) -> Vec<v1::Event> {
@@ -191,6 +207,14 @@ mod tests {
             kept.extend(watch.room(None));
         }
         assert_eq!(kept.last().unwrap().kind, "metadata-room");
+    }
+
+    #[test]
+    fn that_records_make_no_sense_is_told_once() {
+        let mut watch = Watch::default();
+        let told: Vec<_> = [0, 2, 5, 0, 3].into_iter().filter_map(|n| watch.records(n)).collect();
+        assert!(matches!(&told[..], [one] if one.warning && one.text.contains(" 2 segments")));
+        assert!(Watch::go_on(&told, Instant::now()).records(2).is_none());
     }
 
     #[test]

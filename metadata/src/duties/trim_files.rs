@@ -4,7 +4,7 @@ use super::propose::{LOOK_INTERVAL, propose};
 use crate::node::Node;
 use tokio::time::sleep;
 use v1::log_entry::Body;
-use weft_proto::v1;
+use weft_proto::{InodeId, v1};
 
 /// Files trimmed by one log entry.
 const TRIM_BATCH: usize = 64;
@@ -18,7 +18,7 @@ pub async fn trim_files(node: &Node) {
             sleep(LOOK_INTERVAL).await;
             continue;
         }
-        match node.state.to_trim(TRIM_BATCH) {
+        match node.state.to_trim(InodeId(0), TRIM_BATCH) {
             Ok(files) if files.is_empty() => done = Some(put),
             Ok(files) => {
                 let entry = v1::TrimFilesEntry { inos: files.iter().map(|ino| ino.0).collect() };

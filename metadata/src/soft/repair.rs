@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 use tokio::time::Instant;
-use weft_proto::{PgId, v1};
+use weft_proto::{PgId, SegmentId, v1};
 
 /// The rate is that of the last so many seconds.
 const RATE_WINDOW_S: u64 = 10;
@@ -13,6 +13,11 @@ const RATE_WINDOW_S: u64 = 10;
 const LEFT_ALONE_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 /// Most problems that are told.
 const MAX_PROBLEMS: usize = 8;
+/// A segment whose record makes no sense is told of for so long after it was met: targets are
+/// looked at as a whole once a day.
+const DAMAGED_INTERVAL: Duration = Duration::from_secs(25 * 3600);
+/// Most of them that are remembered.
+const MAX_DAMAGED: usize = 4096;
 
 /// A seat of a placement group.
 pub type Seat = (PgId, u8);
@@ -65,6 +70,8 @@ struct Inner {
     shifts: Vec<Shift>,
     /// Seats that could not be moved for balance, and until when they are left where they are.
     left_alone: BTreeMap<Seat, Instant>,
+    /// Segments that are passed over, since their records make no sense, and when they were met.
+    damaged: BTreeMap<SegmentId, Instant>,
 }
 
 impl Progress {
@@ -110,6 +117,26 @@ impl Progress {
     /// Whether something keeps this seat from being made whole.
     pub fn has_problem(&self, seat: Seat) -> bool {
         self.0.lock().problems.contains_key(&seat)
+    }
+
+    /// The records of these segments make no sense: their chunks are left as they are.
+    pub fn note_damaged(&self, now: Instant, segments: impl IntoIterator<Item = SegmentId>) {
+        let damaged = &mut self.0.lock().damaged;
+        for id in segments {
+            if damaged.len() < MAX_DAMAGED || damaged.contains_key(&id) {
+                let is_new = damaged.insert(id, now).is_none();
+                if is_new {
+                    tracing::error!(%id, "a segment is passed over: its record makes no sense");
+                }
+            }
+        }
+    }
+
+    /// How many segments are passed over, since their records make no sense.
+    pub fn count_damaged(&self, now: Instant) -> usize {
+        let damaged = &mut self.0.lock().damaged;
+        damaged.retain(|_, met| now.saturating_duration_since(*met) < DAMAGED_INTERVAL);
+        damaged.len()
     }
 
     /// What is to be moved for balance from now on.
@@ -159,6 +186,7 @@ impl Progress {
     /// For people. As long as it was not counted what is left by the map of `epoch`, by which
     /// something may be missing (`may_miss`), something is.
     pub fn stat(&self, now: Instant, epoch: u64, may_miss: bool) -> v1::RepairStat {
+        let damaged = self.count_damaged(now);
         let inner = &mut *self.0.lock();
         let uncounted = u64::from(may_miss && inner.epoch < epoch);
         let sum = |of: fn(&&Left) -> bool| {
@@ -168,6 +196,13 @@ impl Progress {
         let mut problems: Vec<_> = inner.problems.values().cloned().collect();
         problems.sort_unstable();
         problems.dedup();
+        if let Some(first) = inner.damaged.keys().next() {
+            let what = format!(
+                "the records of {damaged} segments make no sense ({first} is one): they are passed \
+                 over, and neither repaired nor moved; run `weft fsck`"
+            );
+            problems.insert(0, what);
+        }
         problems.truncate(MAX_PROBLEMS);
         v1::RepairStat {
             missing_chunks: (inner.down + sum(|left| left.missing)).max(uncounted),
@@ -178,6 +213,7 @@ impl Progress {
             written_bytes: inner.written_bytes,
             chunks_per_s: inner.recent.per(Duration::from_secs(1), now),
             problems,
+            damaged_records: damaged as u64,
         }
     }
 }

@@ -2,6 +2,7 @@
 //! may have done, and of one of many files that are opened.
 
 use super::StateMachine;
+use super::groups::Found;
 use super::requests;
 use crate::check::{self, Mend};
 use crate::ops;
@@ -30,11 +31,14 @@ impl StateMachine {
         let mut items = Vec::new();
         if limit > 0 {
             // The chunks of another, which may be wanted, are not to go for a record in the wrong
-            // place: a check tells of that.
+            // place: a check tells of that. Nor does one that does not read keep the others.
             let listed = self.store.view(|s| {
-                s.records((from, to), |key, info: v1::SegmentInfo| {
+                s.scan(&from, &to, &mut |key, value| {
                     let id = schema::segment_of(key)?;
-                    items.extend(schema::is_named(&info, id).then_some(info));
+                    match self.read_record::<v1::SegmentInfo>(key, value) {
+                        Found::Record(info) if schema::is_named(&info, id) => items.push(info),
+                        _ => {}
+                    }
                     Ok(items.len() < limit)
                 })
             });

@@ -11,6 +11,7 @@
 
 mod apply;
 mod found;
+mod groups;
 mod looks;
 mod paths;
 mod quotas;
@@ -21,6 +22,7 @@ mod unwanted;
 #[cfg(test)]
 pub(crate) use apply::apply as apply_entry;
 pub(crate) use found::{Founding, Skip, check_number};
+pub use groups::Damaged;
 pub(crate) use quotas::Counting;
 pub use unwanted::Unwanted;
 
@@ -43,7 +45,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weft_proto::planted::{self, Bug};
-use weft_proto::{Error, ErrorKind, InodeId, PgId, Result, SegmentId, SessionId, v1};
+use weft_proto::{Error, ErrorKind, InodeId, Result, SegmentId, SessionId, v1};
 
 /// Default size of RocksDB's block cache, in bytes.
 const DEFAULT_CACHE: usize = 128 << 20;
@@ -338,7 +340,7 @@ impl StateMachine {
     pub fn orphans(&self, after: InodeId, limit: usize) -> Result<Vec<InodeId>> {
         let (first, to) = schema::all_in(self.shard()?, Tag::Orphan);
         let from = schema::orphan(InodeId(after.0.saturating_add(1))).max(first);
-        self.list((from, to), limit, |key, _: v1::Empty| schema::ino_of(key))
+        self.list_keys((from, to), limit, schema::ino_of)
     }
 
     /// Inodes that are made from now on have no number below this one, but for those that sessions
@@ -347,18 +349,18 @@ impl StateMachine {
         Ok(self.read_by(self.store.newest(|s| s.counters()))?.next_inode)
     }
 
-    /// Files with extents that they do not show any more: to be trimmed.
-    pub fn to_trim(&self, limit: usize) -> Result<Vec<InodeId>> {
-        self.list(schema::all_in(self.shard()?, Tag::Trim), limit, |key, _: v1::Empty| {
-            schema::ino_of(key)
-        })
+    /// Files with extents that they do not show any more, after `after`, in order: to be trimmed.
+    pub fn to_trim(&self, after: InodeId, limit: usize) -> Result<Vec<InodeId>> {
+        let (first, to) = schema::all_in(self.shard()?, Tag::Trim);
+        let from = schema::trim(InodeId(after.0.saturating_add(1))).max(first);
+        self.list_keys((from, to), limit, schema::ino_of)
     }
 
     /// Files of which some may be worth being put together, after `after`, in order.
     pub fn to_compact(&self, after: InodeId, limit: usize) -> Result<Vec<InodeId>> {
         let (first, to) = schema::all_in(self.shard()?, Tag::Scattered);
         let from = schema::scattered(InodeId(after.0.saturating_add(1))).max(first);
-        self.list((from, to), limit, |key, _: v1::Empty| schema::ino_of(key))
+        self.list_keys((from, to), limit, schema::ino_of)
     }
 
     /// What of a file is worth being put together ([`crate::compaction`]), from `from` on: some of
@@ -367,12 +369,13 @@ impl StateMachine {
         self.read_by(self.store.view(|s| compaction::page(s, ino, from, seats)))
     }
 
-    /// A session that has ended and has left more than one entry deletes: to be declared dead
-    /// again.
-    pub fn ended_session(&self) -> Result<Option<SessionId>> {
-        let first = self.list(schema::all(Tag::Ended), 1, |key, _: v1::Empty| {
-            schema::number_at(key, schema::HEAD).map(SessionId)
-        })?;
+    /// The first session after `after` that has ended and has left more than one entry deletes: to
+    /// be declared dead again.
+    pub fn ended_session(&self, after: SessionId) -> Result<Option<SessionId>> {
+        let (_, to) = schema::all(Tag::Ended);
+        let from = schema::ended(SessionId(after.0.saturating_add(1)));
+        let first = self
+            .list_keys((from, to), 1, |key| schema::number_at(key, schema::HEAD).map(SessionId))?;
         Ok(first.first().copied())
     }
 
@@ -387,34 +390,6 @@ impl StateMachine {
         });
         self.read_by(listed)?;
         Ok(used)
-    }
-
-    /// Committed segments that name a placement group, and with `garbage` those that are to be
-    /// deleted, after `after`, in order; and the last one that was looked at, if there may be more.
-    pub fn group_segments(
-        &self,
-        pg: PgId,
-        garbage: bool,
-        after: Option<SegmentId>,
-        limit: usize,
-    ) -> Result<(Vec<v1::SegmentInfo>, Option<SegmentId>)> {
-        let (mut found, mut looked, mut last) = (Vec::new(), 0, None);
-        let listed = self.store.view(|s| {
-            let (from, to) = schema::members(pg.0, after);
-            s.scan(&from, &to, &mut |key, _| {
-                let id = schema::member_of(key)?;
-                (looked, last) = (looked + 1, Some(id));
-                // Garbage is listed, too.
-                match s.load::<schema::Segment>(&schema::segment(id))? {
-                    Some(segment) => found.push(segment.info),
-                    None if garbage => found.extend(s.load(&schema::garbage(id))?),
-                    None => {}
-                }
-                Ok(looked < limit)
-            })
-        });
-        self.read_by(listed)?;
-        Ok((found, last.filter(|_| looked == limit)))
     }
 
     /// The record of a segment, if it is committed.
@@ -500,6 +475,26 @@ impl StateMachine {
             })
         })?;
         Ok(all)
+    }
+
+    /// Of records that say nothing but that they are there.
+    fn list_keys<T>(
+        &self,
+        (from, to): (Vec<u8>, Vec<u8>),
+        limit: usize,
+        item: impl Fn(&[u8]) -> StoreResult<T>,
+    ) -> Result<Vec<T>> {
+        let mut items = Vec::new();
+        if limit > 0 {
+            let listed = self.store.view(|s| {
+                s.scan(&from, &to, &mut |key, _| {
+                    items.push(item(key)?);
+                    Ok(items.len() < limit)
+                })
+            });
+            self.read_by(listed)?;
+        }
+        Ok(items)
     }
 
     fn list<R: prost::Message + Default, T>(

@@ -2,6 +2,7 @@
 //! those whose seats are others' now. And which it should hold and does not.
 
 use super::StateMachine;
+use super::groups::Found;
 use crate::schema;
 use crate::store::{Read, StoreResult};
 use weft_proto::planted::{self, Bug};
@@ -28,8 +29,9 @@ impl StateMachine {
         for &(pg, seat) in seats {
             let mut behind = after.map(|chunk| chunk.segment);
             loop {
-                let (infos, next) = self.group_segments(pg, false, behind, GROUP_PAGE)?;
-                let should_be = infos.iter().filter_map(|info| chunk_in(info, seat));
+                // Of a damaged record nothing follows.
+                let page = self.group_segments(pg, false, behind, GROUP_PAGE)?;
+                let should_be = page.segments.iter().filter_map(|info| chunk_in(info, seat));
                 let lacks = should_be
                     .filter(|id| last.is_none_or(|last| *id <= last))
                     .filter(|id| listed.binary_search(id).is_err());
@@ -38,9 +40,9 @@ impl StateMachine {
                     missing.truncate(MAX_MISSING);
                     return Ok((missing, false));
                 }
-                behind = next;
+                behind = page.next;
                 let is_past = |id: SegmentId| last.is_some_and(|last| id > last.segment);
-                if next.is_none_or(is_past) {
+                if page.next.is_none_or(is_past) {
                     break;
                 }
             }
@@ -58,13 +60,16 @@ impl StateMachine {
                 let id = chunk.segment;
                 let business = match last.take() {
                     Some((same, business)) if same == id => business,
-                    _ => business(s, id)?,
+                    _ => self.business(s, id)?,
                 };
                 match &business {
                     Business::Dead => unwanted.dead.push(chunk),
                     Business::Seats(holders) => {
                         let holders = holders.get(usize::from(chunk.shard));
-                        if !holders.is_some_and(|holders| holders.contains(&target.0)) {
+                        // A seat that its group does not have: of such a record nothing follows.
+                        let is_unknown = holders.is_some_and(Vec::is_empty);
+                        let is_here = |holders: &Vec<u32>| holders.contains(&target.0);
+                        if !is_unknown && !holders.is_some_and(is_here) {
                             let holders = holders.cloned().unwrap_or_default();
                             unwanted.misplaced.push((chunk, holders));
                         }
@@ -106,24 +111,28 @@ enum Business {
     Unknown,
 }
 
-fn business(s: &dyn Read, id: SegmentId) -> StoreResult<Business> {
-    if planted::is(Bug::LiveSegmentCollected) && !s.has_session(id.session)? {
-        return Ok(Business::Dead);
+impl StateMachine {
+    fn business(&self, s: &dyn Read, id: SegmentId) -> StoreResult<Business> {
+        if planted::is(Bug::LiveSegmentCollected) && !s.has_session(id.session)? {
+            return Ok(Business::Dead);
+        }
+        let info = match self.look_up::<schema::Segment>(s, &schema::segment(id))? {
+            Found::Record(segment) => Found::Record(segment.info),
+            Found::Unread => Found::Unread,
+            Found::Nothing => self.look_up::<v1::SegmentInfo>(s, &schema::garbage(id))?,
+        };
+        let info = match info {
+            // Of one that is another's, or makes no sense, nothing follows.
+            Found::Record(info) if schema::is_of(&info, id) => info,
+            Found::Record(_) | Found::Unread => return Ok(Business::Unknown),
+            Found::Nothing if s.has_session(id.session)? => return Ok(Business::Unknown),
+            Found::Nothing => return Ok(Business::Dead),
+        };
+        let Found::Record(group) = self.look_up::<schema::Group>(s, &schema::group(info.pg))?
+        else {
+            return Ok(Business::Unknown);
+        };
+        let holders = info.seats.iter().map(|&seat| group.info.holders(seat).collect());
+        Ok(Business::Seats(holders.collect()))
     }
-    let info = match s.load::<schema::Segment>(&schema::segment(id))? {
-        Some(segment) => Some(segment.info),
-        None => s.load::<v1::SegmentInfo>(&schema::garbage(id))?,
-    };
-    let Some(info) = info else {
-        return Ok(if s.has_session(id.session)? { Business::Unknown } else { Business::Dead });
-    };
-    // Of the record of another nothing follows.
-    if !schema::is_named(&info, id) {
-        return Ok(Business::Unknown);
-    }
-    let Some(group) = s.load::<schema::Group>(&schema::group(info.pg))? else {
-        return Ok(Business::Unknown);
-    };
-    let holders = info.seats.iter().map(|&seat| group.info.holders(seat).collect());
-    Ok(Business::Seats(holders.collect()))
 }

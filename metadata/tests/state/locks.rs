@@ -243,7 +243,7 @@ fn a_session_with_many_locks_ends_in_steps() {
         rig.request(request(next, 1, lock(49, Kind::Write))).unwrap();
         assert_eq!(rig.machine.locks_of(ino, false).unwrap().len(), 1);
         rig.check();
-        while let Some(ended) = rig.machine.ended_session().unwrap() {
+        while let Some(ended) = rig.machine.ended_session(SessionId(0)).unwrap() {
             assert_eq!(ended, SessionId(session));
             rig.entry(expire()).unwrap();
             let now = left(&rig);

@@ -158,13 +158,13 @@ proptest! {
         }
         let (mut listed, mut after) = (BTreeSet::new(), None);
         loop {
-            let (infos, next) =
-                rig.machine.group_segments(PgId(GROUP), false, after, page).unwrap();
-            listed.extend(infos.iter().map(|info| info.id.unwrap().seq));
-            if next.is_none() {
+            let found = rig.machine.group_segments(PgId(GROUP), false, after, page).unwrap();
+            prop_assert_eq!(found.damaged, []);
+            listed.extend(found.segments.iter().map(|info| info.id.unwrap().seq));
+            if found.next.is_none() {
                 break;
             }
-            after = next;
+            after = found.next;
         }
         prop_assert_eq!(listed, shown.into_values().collect());
         rig.check();

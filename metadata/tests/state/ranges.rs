@@ -5,7 +5,7 @@ use v1::extent::Source;
 use v1::meta_reply::Result as Reply;
 use v1::meta_request::Op;
 use weft_proto::ErrorKind::{self, *};
-use weft_proto::v1;
+use weft_proto::{InodeId, v1};
 
 pub fn create(rig: &mut Rig, name: &str) -> u64 {
     let op = v1::CreateOp { parent: ROOT, name: name.to_string().into(), ..Default::default() };
@@ -235,7 +235,7 @@ fn one_entry_deletes_a_bounded_number_of_extents() {
         assert_eq!(begins(&rig, ino), kept, "{what}");
         rig.check();
         let mut left = stored(&rig);
-        while !rig.machine.to_trim(1).unwrap().is_empty() {
+        while !rig.machine.to_trim(InodeId(0), 1).unwrap().is_empty() {
             let trim = v1::TrimFilesEntry { inos: vec![ino, 999] };
             rig.entry(v1::log_entry::Body::TrimFiles(trim)).unwrap();
             let now = stored(&rig);
@@ -275,7 +275,7 @@ fn what_is_cut_out_goes_with_its_file() {
     for (name, empties) in [("a", true), ("b", false)] {
         let ino = scattered(&mut rig, name, 1 + u64::from(empties), 10_000);
         run(&mut rig, punch(ino, 1000, 12_000)).unwrap();
-        assert_eq!(rig.machine.to_trim(9).unwrap(), [weft_proto::InodeId(ino)]);
+        assert_eq!(rig.machine.to_trim(InodeId(0), 9).unwrap(), [InodeId(ino)]);
         if empties {
             let empty = v1::SetAttrOp { ino, size: Some(0), ..Default::default() };
             run(&mut rig, Op::SetAttr(empty)).unwrap();
@@ -292,5 +292,5 @@ fn what_is_cut_out_goes_with_its_file() {
         rig.entry(v1::log_entry::Body::PurgeInodes(purge)).unwrap();
         rig.check();
     }
-    assert_eq!((stored(&rig), rig.machine.to_trim(9).unwrap()), (0, vec![]));
+    assert_eq!((stored(&rig), rig.machine.to_trim(InodeId(0), 9).unwrap()), (0, vec![]));
 }

@@ -18,7 +18,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use weft_proto::{PgId, Result, v1};
+use weft_proto::{PgId, Result, SegmentId, v1};
 use weft_segments::Segment;
 
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -128,7 +128,9 @@ async fn held(node: &Arc<Node>, map: &v1::ClusterMap) -> Result<Vec<Held>> {
     for pg in map.groups().filter(|pg| pg.retired && pg.moves.is_empty()).filter(serves) {
         let (state, begun, id, seats) =
             (node.state.clone(), Instant::now(), pg.id, pg.targets.len());
-        let mut counted = node.env.blocking(move || lots(&state, PgId(id), seats)).await?;
+        let (mut counted, damaged) =
+            node.env.blocking(move || lots(&state, PgId(id), seats)).await?;
+        node.repair.note_damaged(Instant::now(), damaged);
         // What could not be moved is left where it is for now.
         for (seat, lot) in (0u8..).zip(&mut counted) {
             if node.repair.is_left(Instant::now(), (PgId(id), seat)) {
@@ -144,12 +146,13 @@ async fn held(node: &Arc<Node>, map: &v1::ClusterMap) -> Result<Vec<Held>> {
     Ok(all)
 }
 
-/// The committed chunks in each seat of a group.
-fn lots(state: &StateMachine, pg: PgId, seats: usize) -> Result<Vec<Lot>> {
-    let (mut lots, mut after) = (vec![Lot::default(); seats], None);
+/// The committed chunks in each seat of a group. Segments of which nothing is known are passed over.
+fn lots(state: &StateMachine, pg: PgId, seats: usize) -> Result<(Vec<Lot>, Vec<SegmentId>)> {
+    let (mut lots, mut damaged, mut after) = (vec![Lot::default(); seats], Vec::new(), None);
     loop {
-        let (infos, next) = state.group_segments(pg, false, after, PAGE)?;
-        for info in infos {
+        let page = state.group_segments(pg, false, after, PAGE)?;
+        damaged.extend(page.damaged.iter().map(|d| d.id).take(PAGE.saturating_sub(damaged.len())));
+        for info in page.segments {
             let segment = Segment::try_from(info)?;
             for (shard, seat) in (0u8..).zip(&segment.seats) {
                 let bytes = segment.geometry.shard_len(shard);
@@ -159,9 +162,9 @@ fn lots(state: &StateMachine, pg: PgId, seats: usize) -> Result<Vec<Lot>> {
                 }
             }
         }
-        if next.is_none() {
-            return Ok(lots);
+        if page.next.is_none() {
+            return Ok((lots, damaged));
         }
-        after = next;
+        after = page.next;
     }
 }

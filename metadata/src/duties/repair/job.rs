@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use v1::log_entry::Body;
 use v1::move_seats_entry::{Change, Step};
 use weft_net::Peers;
-use weft_proto::{Error, ErrorKind, MapEpoch, PgId, Result, TargetId, v1};
+use weft_proto::{Error, ErrorKind, MapEpoch, PgId, Result, SegmentId, TargetId, v1};
 use weft_segments::{Map, Segment, TargetClient};
 
 /// How long a storage daemon may take for the chunks of one request.
@@ -183,10 +183,13 @@ impl Job {
     /// could not be made.
     async fn make_all(&self) -> Result<bool, Stopped> {
         let (mut after, mut failed, mut in_vain) = (None, None::<Stopped>, 0);
+        let mut unread = None;
         loop {
             let (state, at) = (self.node.state.clone(), (self.pg.0, self.seat));
-            let Page { found, next } =
+            let Page { found, damaged, next } =
                 self.node.env.blocking(move || page(&state, at, false, after)).await?;
+            self.node.repair.note_damaged(Instant::now(), damaged.iter().map(|d| d.id));
+            unread = unread.or(damaged.iter().find(|d| d.is_unread).map(|d| d.id));
             let mut rest = &found[..];
             while !rest.is_empty() {
                 let (batch, others) = rest.split_at(first_batch(rest));
@@ -222,6 +225,7 @@ impl Job {
                 }
             }
             if next.is_none() {
+                let failed = failed.or_else(|| self.left_to_others(unread?));
                 let Some(mut stopped) = failed else { return Ok(true) };
                 // It has read others: what it made is not left for those that it could not.
                 if stopped.obstacle == Obstacle::CannotRead && self.has_made() {
@@ -231,6 +235,14 @@ impl Job {
             }
             after = next;
         }
+    }
+
+    /// The record of a segment does not read here. Other servers have it whole: one of them makes
+    /// what is to be made of it, and the seat stays where it is until then.
+    fn left_to_others(&self, unread: SegmentId) -> Option<Stopped> {
+        let what = format!("the record of segment {unread} does not read on this server");
+        let is_alone = self.node.membership().voters().len() < 2;
+        (!is_alone).then(|| Error::new(ErrorKind::Io, what).into())
     }
 
     /// Has the target that had the seat delete what lies there: at once, so that what is deleted
@@ -248,8 +260,12 @@ impl Job {
             if groups.any(|pg| pg.moves.iter().any(|m| m.seat == self.seat)) {
                 return Err(Error::new(ErrorKind::Busy, "the seat moves again"));
             }
+            // A newer backup may look for it there.
+            if hold::holds(&self.node) {
+                return Err(Error::new(ErrorKind::Unavailable, "nothing may be deleted now"));
+            }
             let (state, at) = (self.node.state.clone(), (self.pg.0, self.seat));
-            let Page { found, next } =
+            let Page { found, next, .. } =
                 self.node.env.blocking(move || page(&state, at, true, after)).await?;
             let chunks: Vec<_> =
                 found.iter().map(|(segment, shard)| segment.chunk(*shard)).collect();

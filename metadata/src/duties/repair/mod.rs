@@ -9,12 +9,16 @@
 //!
 //! Invariants: a move is finished only when, for every segment that names the seat, the chunk is
 //! durable at the other target, or the segment is no more: none can come, since the group is
-//! sealed. What was made of a segment that went meanwhile is deleted (I7).
+//! sealed. What was made of a segment that went meanwhile is deleted (I7). A segment of which the
+//! record makes no sense nobody could read anywhere: it is told of and passed over, and its chunks
+//! stay where they are; but one that only this server cannot read holds its moves up, as other
+//! servers know what is to be made of it.
 
 mod job;
 mod plan;
 mod seat;
 
+use super::by_halves;
 use super::propose::propose;
 use crate::node::Node;
 use crate::soft::repair::{Left, Seat, Shift};
@@ -29,7 +33,7 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 use v1::log_entry::Body;
-use v1::move_seats_entry::Step;
+use v1::move_seats_entry::{Change, Step};
 use weft_net::Peers;
 use weft_proto::{PgId, Result, TargetId, v1};
 
@@ -40,6 +44,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 const LEAST_INTERVAL: Duration = Duration::from_millis(10);
 /// A seat in which nothing lay is looked at again after this.
 const RECOUNT_INTERVAL: Duration = Duration::from_secs(5);
+/// A seat whose change was refused is left out of plans for so long.
+const PASSED_INTERVAL: Duration = Duration::from_secs(10);
 /// A move that failed is tried again after this, and then after twice as long each time in which it
 /// has made nothing.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
@@ -71,9 +77,12 @@ pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>
         let limit = MOVES_PER_TARGET * up;
         let avoid = repair.avoid(&map, node.config.target_out_ms);
         let shifts = node.repair.shifts();
-        let (of, also) = (map.clone(), shifts.clone());
+        let (of, also, passed) = (map.clone(), shifts.clone(), repair.passed_over());
         let plan = move || {
-            let planned = plan::plan(&of, &leaving, &also, &used, &avoid, limit);
+            let is_free = |l: &&Leaving| !passed.contains(&(l.pg, l.seat));
+            let free: Vec<Leaving> = leaving.iter().filter(is_free).copied().collect();
+            let mut planned = plan::plan(&of, &free, &also, &used, &avoid, limit);
+            planned.changes.retain(|c| seat_of(c).is_none_or(|seat| !passed.contains(&seat)));
             Ok((planned, leaving))
         };
         let Ok((planned, leaving)) = node.env.blocking(plan).await else { continue };
@@ -89,8 +98,7 @@ pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>
             left.push(TargetId(to));
         }
         if !planned.changes.is_empty() {
-            let entry = v1::MoveSeatsEntry { changes: planned.changes };
-            if propose(node, "move seats", Body::MoveSeats(entry)).await.is_ok() {
+            if repair.change(node, planned.changes).await {
                 left.into_iter().for_each(|target| targets.suspect(target));
                 node.repair.forget_shifts(&planned.shifted);
                 repair.note_counted(&shifts, &planned.shifted);
@@ -101,6 +109,11 @@ pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>
         node.repair.forget_shifts(&planned.shifted);
         repair.work(node, targets, peers, &map, &leaving);
     }
+}
+
+/// The seat that a change is of.
+fn seat_of(change: &Change) -> Option<(u32, u32)> {
+    change.r#move.map(|of| (change.pg, of.seat))
 }
 
 /// Whether chunks may be missing by this map: a seat of theirs is of a target that does not serve.
@@ -129,6 +142,8 @@ struct Repair {
     down: HashMap<u32, Instant>,
     /// What moves for balance waits for what is lost.
     balance_waits: Arc<AtomicBool>,
+    /// Seats of which a change was refused, and until when none is tried.
+    passed: HashMap<(u32, u32), Instant>,
 }
 
 impl Repair {
@@ -158,6 +173,30 @@ impl Repair {
         // What names no segment is dropped with its group.
         leaving.retain(|l| self.counted.get(&(l.pg, l.seat)).is_none_or(|(n, _)| n.is_some()));
         leaving
+    }
+
+    /// The seats that are left out of plans for now.
+    fn passed_over(&mut self) -> HashSet<(u32, u32)> {
+        let now = Instant::now();
+        self.passed.retain(|_, until| *until > now);
+        self.passed.keys().copied().collect()
+    }
+
+    /// Changes the map. What is refused is passed over for a while. Answers whether any was made.
+    async fn change(&mut self, node: &Arc<Node>, changes: Vec<Change>) -> bool {
+        let make = |changes| {
+            let (node, entry) = (node.clone(), v1::MoveSeatsEntry { changes });
+            async move { propose(&node, "move seats", Body::MoveSeats(entry)).await.map(drop) }
+        };
+        let outcome = by_halves::change(changes, make).await;
+        for (change, error) in outcome.refused {
+            let Some((pg, seat)) = seat_of(&change) else { continue };
+            tracing::error!(pg, seat, "a seat is passed over: its move is refused: {error}");
+            let what = format!("seat {seat} of placement group {pg} is passed over: {error}");
+            node.repair.set_problem((PgId(pg), seat as u8), Some(what));
+            self.passed.insert((pg, seat), Instant::now() + PASSED_INTERVAL);
+        }
+        outcome.any
     }
 
     /// What moves for balance was counted when that was planned.

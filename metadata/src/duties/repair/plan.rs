@@ -80,14 +80,16 @@ pub fn leaving(map: &v1::ClusterMap) -> Vec<Leaving> {
     let targets: HashMap<u32, &v1::TargetInfo> = map.targets.iter().map(|t| (t.id, t)).collect();
     let mut leaving = Vec::new();
     for pg in map.groups() {
-        let seats = || (0u32..).zip(pg.targets.iter().filter_map(|id| targets.get(id)));
-        let lost = seats().filter(|(_, t)| t.state() != TargetState::Up).count();
+        // One that the map does not know serves as little as one that was given up.
+        let seats = || (0u32..).zip(pg.targets.iter().map(|id| targets.get(id).copied()));
+        let serves = |t: &v1::TargetInfo| t.state() == TargetState::Up;
+        let lost = seats().filter(|(_, t)| !t.is_some_and(serves)).count();
         let shifts = |seat| pg.moves.iter().any(|begun| begun.seat == seat && begun.rebalances);
-        let all = seats().filter(|(seat, t)| leaves(t) || shifts(*seat));
+        let all = seats().filter(|(seat, t)| t.is_none_or(leaves) || shifts(*seat));
         leaving.extend(all.map(|(seat, t)| {
-            let missing = t.state() != TargetState::Up;
+            let missing = !t.is_some_and(serves);
             // If its target does not serve, what was made at the other may be all that there is.
-            let rebalances = !leaves(t) && !missing;
+            let rebalances = !t.is_none_or(leaves) && !missing;
             Leaving { pg: pg.id, seat, lost, missing, retired: pg.retired, rebalances }
         }));
     }

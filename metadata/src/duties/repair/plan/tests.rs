@@ -51,6 +51,19 @@ fn who_has_lost_most_goes_first_and_who_merely_moves_last() {
     assert_eq!(begun(&map, 1).0.len(), 1);
 }
 
+/// A seat whose target the map does not know, and those behind it.
+#[test]
+fn a_seat_of_a_target_that_does_not_exist_is_given_away_and_moves_no_other() {
+    let mut targets: Vec<_> = (1..=6).map(|id| target(id, &format!("n{id}"), Up)).collect();
+    targets[3].state = Out.into();
+    let map = map(targets, &[&[1, 99, 4], &[1, 2, 3]]);
+    let seats: Vec<_> = leaving(&map).iter().map(|l| (l.pg, l.seat, l.lost, l.missing)).collect();
+    assert_eq!(seats, [(1, 1, 2, true), (1, 2, 2, true)]);
+    let (moves, stuck) = begun(&map, 9);
+    assert_eq!(moves.iter().map(|m| (m.0, m.1)).collect::<Vec<_>>(), [(1, 1), (1, 2)]);
+    assert!(moves.iter().all(|m| ![1, 4, 99].contains(&m.2)) && stuck == 0);
+}
+
 #[test]
 fn no_target_has_two_seats_and_domains_stay_apart_where_they_can() {
     let domains = ["a", "a", "b", "b", "c", "c", "d"];
