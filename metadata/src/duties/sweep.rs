@@ -13,6 +13,9 @@
 //! finds what it lacks, which is made anew ([`super::heal`]); of more than is remembered at a time,
 //! the rest is found by further looks, when enough of it is made, or was tried in vain.
 //!
+//! Looks are cut into steps: other targets have their turn between them, and what fails goes on
+//! where it was ([`swept`]).
+//!
 //! While nothing may be deleted ([`super::hold`]), targets are fenced, and so come back, and what
 //! is there stays.
 //!
@@ -21,6 +24,7 @@
 //! target that is down holds waits for it and delays nothing else.
 
 mod missing;
+mod swept;
 
 use super::hold;
 use crate::node::Node;
@@ -30,9 +34,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
+use swept::{Pass, Swept, Up};
 use tokio::time::{Instant, sleep};
 use weft_net::Peers;
-use weft_proto::{Result, SessionId, TargetId, v1};
+use weft_proto::{ChunkId, Result, SessionId, TargetId, v1};
 use weft_segments::TargetClient;
 
 /// Pause when there is nothing to do, and before a target that failed is tried again.
@@ -42,71 +47,10 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Chunks listed at a time.
 const PAGE: u32 = 4096;
-/// A target that is suspected is looked at as a whole no more often than this.
-const SUSPECT_INTERVAL: Duration = Duration::from_secs(10);
-/// When all of a target is looked at once more.
-const WHOLE_INTERVAL: Duration = Duration::from_secs(24 * 3600);
-
-/// A target that is up.
-struct Up {
-    address: String,
-    /// The number that its daemon gave to opening it: fences are forgotten then, and with an index
-    /// that was lost, chunks come back that were deleted.
-    opened: u64,
-}
-
-/// What was looked at already, and what is to be.
-#[derive(Default)]
-struct Swept {
-    /// Targets that were looked at as a whole, when, and as which opening of them; not those that
-    /// have been away since.
-    whole: BTreeMap<TargetId, (Instant, u64)>,
-    /// As which opening of them all was found out that targets lack: they may lose something when
-    /// they are opened.
-    known: BTreeMap<TargetId, u64>,
-    /// Targets that failed, and until when they are left alone.
-    resting: BTreeMap<TargetId, Instant>,
-    /// When targets were last looked at, or could not be.
-    tried: BTreeMap<TargetId, Instant>,
-}
-
-impl Swept {
-    /// Targets to be looked at as a whole, of those that are up. Those of which it is not known yet
-    /// what they lack are, too, if there is room to note it.
-    fn whole_due(
-        &mut self,
-        now: Instant,
-        up: &BTreeMap<TargetId, Up>,
-        has_room: impl Fn(TargetId) -> bool,
-    ) -> Vec<TargetId> {
-        self.whole.retain(|target, (at, opened)| {
-            up.get(target).is_some_and(|up| up.opened == *opened) && now - *at < WHOLE_INTERVAL
-        });
-        self.resting.retain(|_, until| now < *until);
-        let is_done = |t: &TargetId, (at, opened): &(Instant, u64)| {
-            self.known.get(t) == Some(opened) || now - *at < SUSPECT_INTERVAL || !has_room(*t)
-        };
-        let due = |t: &&TargetId| {
-            let done = self.whole.get(t).is_some_and(|look| is_done(t, look));
-            !done && !self.resting.contains_key(t)
-        };
-        up.keys().filter(due).copied().collect()
-    }
-
-    /// A target was looked at as a whole; `all_found`: nothing that it lacks was passed over.
-    fn looked(&mut self, now: Instant, target: TargetId, opened: u64, all_found: bool) {
-        self.whole.insert(target, (now, opened));
-        if all_found {
-            self.known.insert(target, opened);
-        }
-    }
-
-    /// What is there is not known: later, and all of it.
-    fn failed(&mut self, target: TargetId, until: Instant) {
-        self.whole.remove(&target);
-        self.resting.insert(target, until);
-    }
-}
+/// Pages of one step of a look at all of a target.
+const PAGES: usize = 8;
+/// Sessions that one step looks for at a target.
+const SESSIONS: usize = 256;
 
 /// Looks for what dead sessions left, for as long as this server leads.
 pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
@@ -116,59 +60,51 @@ pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
         let holds = hold::holds(node);
         if held && !holds {
             // What was passed over.
-            swept.whole.clear();
-            swept.known.clear();
+            swept.forget_all();
         }
         held = holds;
         let returning =
             targets.returning(Instant::now(), node.config.target_down_after(), &node.map());
         let up = up(&node.map(), &targets.stats(), &returning);
         for target in targets.take_suspects() {
-            match swept.whole.get(&target) {
-                // Many moves end one after another.
-                Some((at, _)) if at.elapsed() < SUSPECT_INTERVAL => targets.suspect(target),
-                _ => drop(swept.whole.remove(&target)),
+            if !swept.suspect(Instant::now(), target) {
+                targets.suspect(target);
             }
         }
         for target in &returning {
             // It went and came while others were looked at.
-            let seen = swept.whole.get(target).map(|(_, opened)| *opened);
+            let seen = swept.looked_at(*target);
             if seen.is_some() && targets.looked_at(*target) != seen {
-                swept.whole.remove(target);
+                swept.forget(*target);
             }
         }
-        let mut due = swept.whole_due(Instant::now(), &up, |id| !holds && targets.has_room(id));
-        // Those that are waited for; whoever failed before comes behind all others. One at a time:
-        // others may come back meanwhile, and sessions end.
-        let tried = |target: &TargetId| swept.tried.get(target).copied();
-        due.sort_by_key(|target| (!returning.contains(target), tried(target)));
-        let idle = due.len() < 2;
+        let room = |id| !holds && targets.has_room(id);
+        let due = swept.whole_due(Instant::now(), &up, &returning, room);
+        let mut idle = due.len() < 2;
+        // One step at a time: others may come back meanwhile, and sessions end.
         if let Some(target) = due.into_iter().next() {
-            swept.tried.insert(target, Instant::now());
-            look(node, targets, peers, &up, target, &[], &mut swept).await;
-            if let Some((_, opened)) = swept.whole.get(&target) {
-                targets.note_looked_at(target, *opened);
+            let returns = returning.contains(&target);
+            let step = look(node, targets, peers, &up, target, returns, &mut swept).await;
+            idle &= !matches!(step, Step::GoesOn);
+            if let Some(opened) = swept.looked_at(target).filter(|_| matches!(step, Step::Ended)) {
+                targets.note_looked_at(target, opened);
             }
         }
         // After those: who ended meanwhile may not have been seen there.
-        let ended = match sessions(node) {
+        match sessions(node) {
             Ok((now, following)) => {
                 // Some may have come and gone since the last time.
                 live.extend((next..following).map(SessionId));
-                let ended = live.difference(&now).copied().collect();
+                let ended: Vec<SessionId> = live.difference(&now).copied().collect();
+                swept.ended(&ended);
                 (live, next) = (now, following);
-                ended
             }
-            Err(error) => {
-                tracing::error!("cannot read the list of sessions: {error}");
-                Vec::new()
-            }
-        };
-        if !ended.is_empty() {
-            for target in swept.whole.keys().copied().collect::<Vec<_>>() {
-                look(node, targets, peers, &up, target, &ended, &mut swept).await;
-            }
+            Err(error) => tracing::error!("cannot read the list of sessions: {error}"),
         }
+        for target in swept.ended_due() {
+            look_for_ended(node, peers, &up, target, &mut swept).await;
+        }
+        held |= hold::holds(node);
         if idle {
             sleep(IDLE_INTERVAL).await;
         }
@@ -192,51 +128,115 @@ fn up(
     up.collect()
 }
 
-/// Looks for what these sessions left on a target; at all of it if there are none.
+/// What became of a step.
+enum Step {
+    GoesOn,
+    Ended,
+    Failed,
+}
+
+/// A step of a look at all of a target.
 async fn look(
     node: &Arc<Node>,
     targets: &Targets,
     peers: &Peers,
     up: &BTreeMap<TargetId, Up>,
     target: TargetId,
-    ended: &[SessionId],
+    returns: bool,
     swept: &mut Swept,
-) {
-    let Some(Up { address, opened }) = up.get(&target) else { return };
+) -> Step {
+    let Some(Up { address, opened }) = up.get(&target) else { return Step::Failed };
     let at = TargetClient::new(peers, target, address);
-    let find = (swept.known.get(&target) != Some(opened)).then_some(targets);
-    match fence_and_sweep(node, find, peers, &at, ended).await {
-        Ok(all_found) if ended.is_empty() => {
-            swept.looked(Instant::now(), target, *opened, all_found);
+    let mut pass = swept.go_on(Instant::now(), target, *opened, returns);
+    match step(node, targets, peers, &at, &mut pass).await {
+        Ok(true) => {
+            swept.looked(Instant::now(), target, pass);
+            Step::Ended
         }
-        Ok(_) => {}
+        Ok(false) => {
+            swept.came_to(target, pass);
+            Step::GoesOn
+        }
         Err(e) => {
             tracing::warn!(target = target.0, "could not look for chunks of dead sessions: {e}");
+            swept.came_to(target, pass);
             swept.failed(target, Instant::now() + RETRY_INTERVAL);
+            Step::Failed
         }
     }
 }
 
-/// If all of it is looked at, `find` is told what it lacks. Answers false if there is more that it
-/// lacks, or may be.
-async fn fence_and_sweep(
+/// Goes on with a look at all of a target. Answers whether it is at its end.
+async fn step(
     node: &Arc<Node>,
-    find: Option<&Targets>,
+    targets: &Targets,
     peers: &Peers,
     target: &TargetClient,
-    ended: &[SessionId],
+    pass: &mut Pass,
 ) -> Result<bool> {
-    if ended.is_empty() {
+    if !pass.is_fenced {
         let (live, next) = sessions(node)?;
         target.fence(&between(&live, next), Instant::now() + REQUEST_TIMEOUT).await?;
-        return sweep_target(node, find, peers, target, None).await;
+        pass.is_fenced = true;
     }
+    for _ in 0..PAGES {
+        // What lies behind what did not fit is for another look, and this one is for the others.
+        let find = Some(targets).filter(|_| pass.finds && pass.all_found);
+        let Some(page) = sweep_page(node, find, peers, target, pass.after, None).await? else {
+            pass.all_found &= !pass.finds;
+            return Ok(true);
+        };
+        pass.all_found &= page.all_found;
+        pass.after = page.last;
+        if page.last.is_none() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Looks for what sessions that have ended left on a target.
+async fn look_for_ended(
+    node: &Arc<Node>,
+    peers: &Peers,
+    up: &BTreeMap<TargetId, Up>,
+    target: TargetId,
+    swept: &mut Swept,
+) {
+    let Some(Up { address, .. }) = up.get(&target) else { return };
+    let at = TargetClient::new(peers, target, address);
+    if let Err(e) = sweep_ended(node, peers, &at, swept).await {
+        tracing::warn!(target = target.0, "could not look for chunks of ended sessions: {e}");
+        swept.failed(target, Instant::now() + RETRY_INTERVAL);
+    }
+}
+
+async fn sweep_ended(
+    node: &Arc<Node>,
+    peers: &Peers,
+    target: &TargetClient,
+    swept: &mut Swept,
+) -> Result<()> {
+    let (ended, mut after) = swept.some_ended(target.id(), SESSIONS);
     let ranges: Vec<_> = ended.iter().map(|id| id.0..=id.0).collect();
     target.fence(&ranges, Instant::now() + REQUEST_TIMEOUT).await?;
-    for &session in ended {
-        sweep_target(node, None, peers, target, Some(session)).await?;
+    let mut pages = PAGES;
+    for session in ended {
+        loop {
+            let page = sweep_page(node, None, peers, target, after, Some(session)).await?;
+            // While nothing may be deleted it is not looked for: all is looked at after that.
+            after = page.and_then(|page| page.last);
+            swept.came_to_ended(target.id(), session, after);
+            if after.is_none() {
+                break;
+            }
+            pages -= 1;
+            if pages == 0 {
+                return Ok(());
+            }
+        }
     }
-    Ok(true)
+    Ok(())
 }
 
 /// The sessions before `next` that do not live.
@@ -258,61 +258,89 @@ fn sessions(node: &Node) -> Result<(BTreeSet<SessionId>, u64)> {
     Ok((node.state.live_sessions()?, next))
 }
 
-/// Answers false if there is more that the target lacks than `find` was told, or may be.
-async fn sweep_target(
+/// What became of one page of a list of chunks.
+struct Page {
+    /// The last of it, if more come.
+    last: Option<ChunkId>,
+    /// Nothing that the target lacks there was passed over.
+    all_found: bool,
+}
+
+/// Deletes what has no business on a target, of the chunks after `after`, those of one session or
+/// of all; `find` is told what it lacks there. `None`: nothing may be deleted now, and nothing was
+/// looked at.
+async fn sweep_page(
     node: &Arc<Node>,
-    mut find: Option<&Targets>,
+    find: Option<&Targets>,
     peers: &Peers,
     target: &TargetClient,
+    after: Option<ChunkId>,
     session: Option<SessionId>,
-) -> Result<bool> {
-    let (mut after, mut all_found) = (None, true);
-    while !hold::holds(node) {
-        let begun = Instant::now();
-        let listed = target.list(after, session, PAGE, begun + REQUEST_TIMEOUT).await?;
-        let chunks: Vec<_> = listed.items.iter().map(|(chunk, _)| *chunk).collect();
-        if chunks.is_empty() && find.is_none() {
-            return Ok(all_found);
-        }
-        // Behind the last of all may be something that it lacks.
-        let last = chunks.last().copied().filter(|_| listed.more);
-        // The state must be at least as new as the list: a chunk in it whose session is dead now,
-        // and whose segment is not known now, will never be.
-        node.read_barrier().await?;
-        // Thousands of reads: not on the thread that answers everybody.
-        let (state, id) = (node.state.clone(), target.id());
-        let seats = find.map_or_else(Vec::new, |_| missing::seats(node, id));
-        // Of what is missing, what is known of already is passed over, or it would hide the rest.
-        let mut known = find.map_or_else(Vec::new, |targets| targets.missing(id, after, last));
-        let judge = move || -> Result<_> {
-            known.extend(&chunks);
-            known.sort_unstable();
-            let missing = state.missing(&seats, after, last, &known)?;
-            Ok((state.unwanted(id, chunks)?, missing))
-        };
-        let (Unwanted { dead, misplaced }, (missing, all)) = node.env.blocking(judge).await?;
-        if !dead.is_empty() {
-            tracing::info!(%target, chunks = dead.len(), "deleting what dead sessions left");
-            target.delete(&dead, Instant::now() + REQUEST_TIMEOUT).await?;
-        }
-        let misplaced = hold::held_elsewhere(node, peers, misplaced).await?;
-        if !misplaced.is_empty() {
-            let deleted = target.disown(&misplaced, Instant::now() + REQUEST_TIMEOUT).await?;
-            tracing::info!(%target, chunks = deleted, "deleted what other targets hold now");
-        }
-        if let Some(targets) = find {
-            all_found = missing::note(node, targets, target, missing).await? && all;
-            // What lies behind is for another look, and this one is for the others.
-            find = find.filter(|_| all_found);
-        }
-        if !listed.more {
-            return Ok(all_found);
-        }
-        after = last;
-        // Half of the time is for others.
-        sleep(begun.elapsed()).await;
+) -> Result<Option<Page>> {
+    if hold::holds(node) {
+        return Ok(None);
     }
-    Ok(all_found && find.is_none())
+    let begun = Instant::now();
+    let listed = target.list(after, session, PAGE, begun + REQUEST_TIMEOUT).await?;
+    let chunks: Vec<_> = listed.items.iter().map(|(chunk, _)| *chunk).collect();
+    // Behind the last of all may be something that it lacks.
+    let last = chunks.last().copied().filter(|_| listed.more);
+    let mut page = Page { last, all_found: true };
+    if chunks.is_empty() && find.is_none() {
+        return Ok(Some(page));
+    }
+    // The state must be at least as new as the list: a chunk in it whose session is dead now,
+    // and whose segment is not known now, will never be.
+    node.read_barrier().await?;
+    // Thousands of reads: not on the thread that answers everybody.
+    let (state, id) = (node.state.clone(), target.id());
+    let seats = find.map_or_else(Vec::new, |_| missing::seats(node, id));
+    // Of what is missing, what is known of already is passed over, or it would hide the rest.
+    let mut known = find.map_or_else(Vec::new, |targets| targets.missing(id, after, last));
+    let judge = move || -> Result<_> {
+        known.extend(&chunks);
+        known.sort_unstable();
+        let missing = state.missing(&seats, after, last, &known)?;
+        Ok((state.unwanted(id, chunks)?, missing))
+    };
+    let (Unwanted { dead, misplaced }, (missing, all)) = node.env.blocking(judge).await?;
+    if !delete(node, peers, target, dead, misplaced).await? {
+        return Ok(None);
+    }
+    if let Some(targets) = find {
+        page.all_found = missing::note(node, targets, target, missing).await? && all;
+    }
+    // Half of the time is for others.
+    sleep(begun.elapsed()).await;
+    Ok(Some(page))
+}
+
+/// Deletes chunks from a target: those of dead sessions, and those that others hold now. Answers
+/// false if nothing may be deleted.
+async fn delete(
+    node: &Arc<Node>,
+    peers: &Peers,
+    target: &TargetClient,
+    dead: Vec<ChunkId>,
+    misplaced: Vec<(ChunkId, Vec<u32>)>,
+) -> Result<bool> {
+    if hold::holds(node) {
+        return Ok(false);
+    }
+    if !dead.is_empty() {
+        tracing::info!(%target, chunks = dead.len(), "deleting what dead sessions left");
+        target.delete(&dead, Instant::now() + REQUEST_TIMEOUT).await?;
+    }
+    let misplaced = hold::held_elsewhere(node, peers, misplaced).await?;
+    if misplaced.is_empty() {
+        return Ok(true);
+    }
+    if hold::holds(node) {
+        return Ok(false);
+    }
+    let deleted = target.disown(&misplaced, Instant::now() + REQUEST_TIMEOUT).await?;
+    tracing::info!(%target, chunks = deleted, "deleted what other targets hold now");
+    Ok(true)
 }
 
 #[cfg(test)]
