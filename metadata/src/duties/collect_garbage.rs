@@ -1,6 +1,9 @@
 //! Deletes the chunks of segments whose last byte was removed, and then lets the state forget them
 //! (I7).
 //!
+//! While nothing may be deleted ([`super::hold`]) no turn begins, whenever that comes about: it is
+//! asked before each.
+//!
 //! Invariant: a segment is forgotten only when every target that may hold a chunk of it has
 //! acknowledged the deletion. What a target that is down holds waits for it and delays nothing
 //! else.
@@ -23,13 +26,15 @@ const BATCH: usize = 4096;
 /// Pause when there is nothing to do, and before a target that failed is tried again.
 const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+/// Most segments that cannot be deleted and are told of.
+const MAX_TOLD: usize = 1024;
 /// How long a storage daemon may take for one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Deletes garbage segments for as long as this server leads.
 pub async fn collect_garbage(node: &Arc<Node>, peers: &Arc<Peers>) {
-    hold::over(node).await;
     let mut after = None;
+    let mut untold = Untold::default();
     // Targets that failed, and until when they are left alone.
     let mut resting: HashMap<TargetId, Instant> = HashMap::new();
     // What was put on the list before this is gone.
@@ -40,6 +45,8 @@ pub async fn collect_garbage(node: &Arc<Node>, peers: &Arc<Peers>) {
             sleep(IDLE_INTERVAL).await;
             continue;
         }
+        // Nothing is waited for between this and the requests to delete.
+        hold::over(node).await;
         let garbage = match node.state.garbage(after, BATCH) {
             Ok(garbage) => garbage,
             Err(error) => {
@@ -54,8 +61,8 @@ pub async fn collect_garbage(node: &Arc<Node>, peers: &Arc<Peers>) {
         }
         let last = garbage.last().and_then(|s| s.segment_id().ok());
         resting.retain(|_, until| *until > Instant::now());
-        let freed = delete(node, peers, &garbage, &mut resting).await;
-        if freed.is_empty() {
+        let freed = delete(node, peers, &garbage, &mut resting, &mut untold).await;
+        if freed.is_empty() || hold::holds(node) {
             // All of it waits for targets that are away: there may be very much of that.
             sleep(IDLE_INTERVAL).await;
         } else {
@@ -81,6 +88,7 @@ async fn delete(
     peers: &Arc<Peers>,
     garbage: &[v1::SegmentInfo],
     resting: &mut HashMap<TargetId, Instant>,
+    untold: &mut Untold,
 ) -> Vec<SegmentId> {
     if garbage.is_empty() {
         return Vec::new();
@@ -94,7 +102,7 @@ async fn delete(
         let (id, chunks) = match chunks_of(segment, &groups) {
             Ok(found) => found,
             Err(e) => {
-                tracing::error!("garbage segment {:?} cannot be deleted: {e}", segment.id);
+                untold.tell(segment, &e);
                 continue;
             }
         };
@@ -132,6 +140,19 @@ async fn delete(
     }
     all.retain(|id| !failed.contains(id));
     all
+}
+
+/// Segments that cannot be deleted are met at every round, and told of once.
+#[derive(Default)]
+struct Untold(BTreeSet<SegmentId>);
+
+impl Untold {
+    fn tell(&mut self, segment: &v1::SegmentInfo, error: &Error) {
+        let Ok(id) = segment.segment_id() else { return };
+        if self.0.len() < MAX_TOLD && self.0.insert(id) {
+            tracing::error!("garbage segment {id} cannot be deleted: {error}");
+        }
+    }
 }
 
 fn groups(map: &v1::ClusterMap) -> HashMap<PgId, &v1::PgInfo> {
