@@ -10,10 +10,14 @@ pub async fn give_turns(node: &Node) {
     let mut look = Instant::now() + LOOK_INTERVAL;
     loop {
         // What comes often, comes together.
-        if tokio::time::timeout_at(look, news.notified()).await.is_err() {
+        let _ = tokio::time::timeout_at(look, news.notified()).await;
+        // Also while something comes all the time.
+        if Instant::now() >= look {
             look = Instant::now() + LOOK_INTERVAL;
             node.soft.with(|s| s.locks.look_around(Instant::now()));
         }
+        // There may be very many, which are looked at some at a time.
+        tokio::task::yield_now().await;
         // The state is read under the lock, so that whoever waits now waits for what is held now:
         // in older answers there could be a circle that never was.
         let mut held = |ino, flock| node.state.locks_of(ino, flock);

@@ -1,6 +1,11 @@
 //! Tests of `lock_waits`.
 
+mod model;
+
 use super::*;
+use model::Model;
+use proptest::prelude::*;
+use v1::lock::Kind;
 
 const X: u64 = 100;
 const Y: u64 = 200;
@@ -120,7 +125,7 @@ fn who_asks_on_keeps_its_place_and_who_does_not_loses_it() {
     rig.waits.look_around(start);
     let second = rig.wait(write(2, X));
     rig.waits.look_around(start + 2 * TURN_TIMEOUT);
-    assert_eq!(rig.waits.queues[&InodeId(X)].len(), 2);
+    assert_eq!(rig.waits.queues.get(InodeId(X)).unwrap().len(), 2);
     drop(second);
     rig.waits.look_around(start + 2 * TURN_TIMEOUT);
     rig.waits.look_around(start + 4 * TURN_TIMEOUT);
@@ -227,5 +232,181 @@ fn a_session_waits_for_a_bounded_number_of_locks() {
     assert!(waits.wait(SessionId(1), most, &lock).is_ok());
     waits.ended(SessionId(1));
     waits.ended(SessionId(2));
-    assert!(waits.counts.is_empty() && waits.queues.is_empty());
+    assert!(waits.queues.is_empty());
+}
+
+/// One that is damaged is not answered for, and keeps nobody from the others.
+#[test]
+fn where_it_cannot_be_told_what_is_held_others_have_their_turns() {
+    let mut waits = Waits::default();
+    let mut wait = |ino| waits.wait(SessionId(1), ino, &write(1, ino)).unwrap();
+    let turns = [wait(X), wait(Y), wait(Z)];
+    let bad = Error::new(ErrorKind::Io, "damaged");
+    let mut damaged = |ino: InodeId, _: bool| match ino.0 {
+        X => Err(bad.clone()),
+        _ => Ok(vec![]),
+    };
+    for _ in 0..2 {
+        waits.settle(Instant::now(), &mut damaged).unwrap_err();
+        assert_eq!(turns.each_ref().map(now), [Turn::NotYet, Turn::Now, Turn::Now]);
+    }
+    waits.settle(Instant::now(), &mut |_, _| Ok(vec![])).unwrap();
+    assert_eq!(now(&turns[0]), Turn::Now, "it was not forgotten");
+}
+
+/// Counts what it is asked: each of these would be asked for thousands of times.
+#[test]
+fn thousands_who_wait_for_one_file_are_looked_at_in_pieces() {
+    let mut waits = Waits::default();
+    let turns: Vec<_> = (0..64)
+        .flat_map(|session| (0..2048).map(move |owner| (session, owner)))
+        .map(|(session, owner)| {
+            let lock = v1::Lock { owner, ..write(session, X + session % 4) };
+            waits.wait(SessionId(session), owner, &lock).unwrap()
+        })
+        .collect();
+    let (mut asked, mut looks) = (0, 0);
+    while !waits.unsettled.is_empty() {
+        let mut none = |_: InodeId, _: bool| {
+            asked += 1;
+            Ok(vec![])
+        };
+        waits.settle(Instant::now(), &mut none).unwrap();
+        looks += 1;
+    }
+    assert_eq!(looks, 2, "each of four files has half of what one look takes");
+    assert!(asked <= 8, "{asked}");
+    assert_eq!(turns.iter().filter(|turn| now(turn) == Turn::Now).count(), 4);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Wait(v1::Lock),
+    Cancel(usize),
+    /// Who waits under this ticket sets its lock, or fails to.
+    Set(usize, bool),
+    /// Something is locked without having waited, or freed.
+    Hold(v1::Lock),
+    Free(usize),
+    Ended(u64),
+}
+
+fn any_lock() -> impl Strategy<Value = v1::Lock> {
+    let kind = prop_oneof![5 => Just(Kind::Write), 4 => Just(Kind::Read), 1 => Just(Kind::None)];
+    (1u64..5, 0u64..2, 1u64..4, kind, 0u64..8, 0u64..5, prop::bool::weighted(0.2)).prop_map(
+        |(session, owner, ino, kind, start, len, flock)| {
+            let (start, end) = if flock { (0, 99) } else { (start, start + len) };
+            let kind = kind.into();
+            v1::Lock { ino, owner, kind, start, end, session, flock, ..Default::default() }
+        },
+    )
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => any_lock().prop_map(Step::Wait),
+        1 => any::<usize>().prop_map(Step::Cancel),
+        6 => (any::<usize>(), prop::bool::weighted(0.8)).prop_map(|(n, ok)| Step::Set(n, ok)),
+        3 => any_lock().prop_map(Step::Hold),
+        4 => any::<usize>().prop_map(Step::Free),
+        1 => (1u64..5).prop_map(Step::Ended),
+    ]
+}
+
+/// The two, and what is held.
+#[derive(Default)]
+struct Both {
+    waits: Waits,
+    model: Model,
+    held: Vec<v1::Lock>,
+    /// By ticket.
+    waiting: Vec<(v1::Lock, watch::Receiver<Turn>, watch::Receiver<Turn>)>,
+}
+
+impl Both {
+    fn was_set(&mut self, session: u64, ino: u64, ticket: u64, granted: bool) {
+        self.waits.was_set(SessionId(session), InodeId(ino), ticket, granted);
+        self.model.was_set(SessionId(session), InodeId(ino), ticket, granted);
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Wait(lock) => {
+                let (session, ticket) = (SessionId(lock.session), self.waiting.len() as u64 + 1);
+                let turn = self.waits.wait(session, ticket, &lock).unwrap();
+                self.waiting.push((lock, turn, self.model.wait(session, ticket, &lock)));
+            }
+            Step::Cancel(n) => {
+                let ticket = (n % (self.waiting.len() + 1)) as u64;
+                let lock = self.waiting.get(ticket as usize).map(|(lock, ..)| *lock);
+                let session = SessionId(lock.unwrap_or_default().session);
+                self.waits.cancel(session, ticket + 1);
+                self.model.cancel(session, ticket + 1);
+            }
+            Step::Set(n, granted) => {
+                let ready = (1..).zip(&self.waiting).filter(|(_, (_, turn, _))| {
+                    turn.has_changed().is_ok() && now(turn) == Turn::Now
+                });
+                let ready: Vec<(u64, v1::Lock)> = ready.map(|(t, (lock, ..))| (t, *lock)).collect();
+                if let Some(&(ticket, lock)) = ready.get(n % ready.len().max(1)) {
+                    self.held.extend(granted.then_some(lock).filter(|l| l.kind() != Kind::None));
+                    self.was_set(lock.session, lock.ino, ticket, granted);
+                }
+            }
+            Step::Hold(lock) if lock.kind() != Kind::None => {
+                self.held.push(lock);
+                self.was_set(lock.session, lock.ino, 0, true);
+            }
+            Step::Hold(_) => {}
+            Step::Free(n) if !self.held.is_empty() => {
+                let lock = self.held.remove(n % self.held.len());
+                self.was_set(lock.session, lock.ino, 0, true);
+            }
+            Step::Free(_) => {}
+            Step::Ended(session) => {
+                self.held.retain(|lock| lock.session != session);
+                self.waits.ended(SessionId(session));
+                self.model.ended(SessionId(session));
+            }
+        }
+    }
+
+    /// Settles both, and compares them.
+    fn check(&mut self, asks: &v1::Lock) {
+        let held = &self.held;
+        let mut of = |ino: InodeId, flock| {
+            let on = |l: &&v1::Lock| l.ino == ino.0 && l.flock == flock;
+            Ok(held.iter().filter(on).copied().collect())
+        };
+        self.waits.settle(Instant::now(), &mut of).unwrap();
+        while !self.waits.unsettled.is_empty() {
+            self.waits.settle(Instant::now(), &mut of).unwrap();
+        }
+        self.model.settle(&mut of).unwrap();
+        for (ticket, (lock, turn, model)) in (1..).zip(&self.waiting) {
+            let told = |turn: &watch::Receiver<Turn>| (turn.has_changed().is_ok(), now(turn));
+            assert_eq!(told(turn), told(model), "{ticket}: {lock:?}");
+        }
+        let wanted: BTreeSet<SessionId> = self.waits.wanted.values().flatten().copied().collect();
+        assert_eq!(wanted, self.model.wanted(&mut of));
+        let (session, ino) = (SessionId(asks.session), InodeId(asks.ino));
+        for ticket in 0..=self.waiting.len() as u64 {
+            let here = self.waits.in_the_way(session, ticket, asks).is_some();
+            assert_eq!(here, self.model.in_the_way(session, ticket, asks));
+        }
+        assert_eq!(self.waits.others_wait(session, ino), self.model.others_wait(session, ino));
+    }
+}
+
+proptest! {
+    #[test]
+    fn turns_and_circles_are_those_of_the_model(
+        steps in prop::collection::vec((any_step(), any_lock()), 1..60),
+    ) {
+        let mut both = Both::default();
+        for (step, asks) in steps {
+            both.step(step);
+            both.check(&asks);
+        }
+    }
 }
