@@ -26,9 +26,11 @@ pub enum Known {
     Xattrs = 11,
     /// And sessions of confined clients, with which others share nothing.
     Confined = 12,
+    /// And since when targets are down.
+    Downtimes = 13,
 }
 
 impl Known {
     /// What this version knows.
-    pub const NEWEST: u32 = Self::Confined as u32;
+    pub const NEWEST: u32 = Self::Downtimes as u32;
 }

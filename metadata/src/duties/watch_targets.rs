@@ -1,15 +1,18 @@
 //! Says which targets are up, down, given up and full.
 
+use super::by_halves;
 use super::propose::propose_telling;
 use super::stall::Looks;
 use crate::events;
-use crate::node::Node;
+use crate::node::{Known, Node};
 use crate::soft::targets::{Limits, Targets};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use v1::TargetState;
 use v1::log_entry::Body;
+use v1::set_target_state_entry::Change;
 use weft_proto::v1;
 
 /// Changes the state of targets as heartbeats tell it, or are missing since `since`.
@@ -33,21 +36,42 @@ pub async fn watch_targets(node: &Arc<Node>, targets: &Targets, mut since: Insta
             continue;
         }
         let map = node.map();
-        let changes = targets.changes(now, since, limits, &map);
+        let wall_ns = node.env.clock.now_ns();
+        let mut changes = targets.changes(now, since, wall_ns, limits, &map);
         if changes.is_empty() {
             continue;
+        }
+        if node.all_know(Known::Downtimes) {
+            changes.iter_mut().for_each(|change| note_downtime(change, &map, wall_ns));
         }
         for change in &changes {
             tracing::info!(target = change.target, state = ?change.state(), full =
                 change.full, "target changes");
         }
-        let events = events::of_changes(&map, &changes, targets, now, since);
-        let entry = v1::SetTargetStateEntry { changes };
+        let events = changes.iter().map(|change| {
+            events::of_changes(&map, std::slice::from_ref(change), targets, now, since)
+        });
+        let changes: Vec<(Change, Vec<v1::Event>)> = changes.iter().copied().zip(events).collect();
         let node = node.clone();
         proposal.spawn(async move {
-            // The reply says whether it took effect; if not, the next look decides anew.
-            let body = Body::SetTargetState(entry);
-            let _ = propose_telling(&node, "change the state of targets", body, events).await;
+            let node = &*node;
+            // If it takes no effect, the next look decides anew. One target of which the record
+            // makes no sense keeps no other from being down.
+            let change = |some: Vec<(Change, Vec<v1::Event>)>| async move {
+                let (changes, events): (Vec<_>, Vec<_>) = some.into_iter().unzip();
+                let body = Body::SetTargetState(v1::SetTargetStateEntry { changes });
+                let what = "change the state of targets";
+                propose_telling(node, what, body, events.concat()).await.map(drop)
+            };
+            by_halves::change(changes, change).await;
         });
+    }
+}
+
+/// A target that goes down says since when, for the next leader.
+fn note_downtime(change: &mut Change, map: &v1::ClusterMap, wall_ns: i64) {
+    let goes = |t: &v1::TargetInfo| t.id == change.target && t.state() != TargetState::Down;
+    if change.state() == TargetState::Down && map.targets.iter().any(goes) {
+        change.down_ns = wall_ns;
     }
 }

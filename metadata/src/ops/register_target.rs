@@ -56,6 +56,7 @@ impl Operation for v1::RegisterTargetEntry {
                 held_out: old.held_out,
                 draining: old.draining,
                 weight: old.weight,
+                down_ns: old.down_ns,
                 ..given
             },
             None => {
@@ -79,6 +80,7 @@ impl Operation for v1::RegisterTargetEntry {
                     held_out: false,
                     draining: false,
                     weight: 0,
+                    down_ns: 0,
                     ..given
                 }
             }

@@ -1,5 +1,6 @@
 //! Changes which targets are up, down, out or full.
 
+use crate::known::Known;
 use crate::operation::{Context, EMPTY, Fault, Operation, Reply, refuse};
 use crate::schema::{self, Cluster};
 use crate::store::{Read, StoreResult, Txn};
@@ -30,8 +31,15 @@ impl Operation for v1::SetTargetStateEntry {
                 let what = format!("a weight is 1 to {MAX_WEIGHT} thousandths");
                 return refuse(ErrorKind::Invalid, what);
             }
+            // It goes with the state that it is about.
+            let down_ns = match (change.state(), change.down_ns) {
+                (TargetState::Down, 0) => old.down_ns,
+                (TargetState::Down, since) => since,
+                _ => 0,
+            };
             let new = v1::TargetInfo {
                 state: change.state,
+                down_ns,
                 full: change.full,
                 held_out: change.held_out.unwrap_or(old.held_out),
                 draining: change.draining.unwrap_or(old.draining),
@@ -48,6 +56,9 @@ impl Operation for v1::SetTargetStateEntry {
 
     fn apply(&self, plan: Self::Plan, tx: &mut Txn<'_>, _: &Context) -> StoreResult<Reply> {
         let (cluster, changed) = plan;
+        if changed.iter().any(|target| target.down_ns != 0) {
+            super::raise_level(tx, Known::Downtimes as u32)?;
+        }
         for target in &changed {
             tx.put(schema::target(target.id), target);
         }

@@ -18,6 +18,9 @@ use weft_proto::{ChunkId, Profile, TargetId, v1};
 /// What a daemon has said of itself is not told for longer.
 const SAID_GOOD: Duration = Duration::from_secs(10);
 
+/// A target is given up no sooner than after this part of the time, under one leader.
+const OWN_PART: u32 = 10;
+
 /// A full target is taken back when it is this many percent below the limit.
 const HYSTERESIS: u64 = 5;
 
@@ -35,7 +38,8 @@ pub struct Space {
 pub struct Limits {
     /// One that is silent for so long is down.
     pub down_after: Duration,
-    /// One that is down for so long is given up.
+    /// One that is down for so long is given up. A part of that, [`OWN_PART`], is seen by the leader
+    /// itself, and for the rest it believes the one before it, and the clocks.
     pub out_after: Duration,
     /// One that is fuller takes no more chunks.
     pub full_percent: u64,
@@ -254,11 +258,12 @@ impl Targets {
     }
 
     /// What of the map should change. `since`: when this server began to listen; before that,
-    /// silence means nothing.
+    /// silence means nothing. `wall_ns`: what time it is, in nanoseconds since 1970.
     pub fn changes(
         &self,
         now: Instant,
         since: Instant,
+        wall_ns: i64,
         limits: Limits,
         map: &v1::ClusterMap,
     ) -> Vec<Change> {
@@ -291,7 +296,10 @@ impl Targets {
                 // What an admin decided while this was looked at.
                 _ if target.held_out => v1::TargetState::Out,
                 _ if served => v1::TargetState::Up,
-                v1::TargetState::Down if silent > limits.out_after && may_go > 0 => {
+                v1::TargetState::Down
+                    if down_for(target, silent, wall_ns, limits) > limits.out_after
+                        && may_go > 0 =>
+                {
                     may_go -= 1;
                     v1::TargetState::Out
                 }
@@ -340,6 +348,17 @@ impl Heard {
     }
 }
 
+/// For how long a target is down that this leader has found silent for so long: also under leaders
+/// before it, as the map says, or leaders that do not last would never give it up. A clock that is
+/// wrong gives up none that this leader has not missed for a while.
+fn down_for(target: &v1::TargetInfo, silent: Duration, wall_ns: i64, limits: Limits) -> Duration {
+    if target.down_ns == 0 || silent <= limits.out_after / OWN_PART {
+        return silent;
+    }
+    let down = wall_ns.saturating_sub(target.down_ns);
+    silent.max(Duration::from_nanos(u64::try_from(down).unwrap_or(0)))
+}
+
 /// How many more targets may be given up for silence: none while those that are up are fewer than a
 /// placement group has seats, since nothing could be made anywhere; nor where more than a quarter
 /// is away: that is no loss of drives, but of a network or of power, which come back.
@@ -357,200 +376,4 @@ fn is_full(stat: &v1::TargetStat, full_percent: u64, was: bool) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use missing::{MAX_MISSING, MAX_REMEMBERED};
-    use v1::TargetState::{Down, Out, Unknown, Up};
-    use weft_proto::{SegmentId, SessionId};
-
-    const LIMITS: Limits = Limits {
-        down_after: Duration::from_millis(2500),
-        out_after: Duration::from_secs(600),
-        full_percent: 95,
-    };
-
-    fn map(states: &[v1::TargetState]) -> v1::ClusterMap {
-        let targets = states
-            .iter()
-            .enumerate()
-            .map(|(i, &state)| v1::TargetInfo {
-                id: i as u32 + 1,
-                state: state.into(),
-                ..Default::default()
-            })
-            .collect();
-        v1::ClusterMap { targets, ..Default::default() }
-    }
-
-    fn beat(id: u32, used: u64) -> v1::HeartbeatRequest {
-        let stat = v1::TargetStat {
-            target: id,
-            capacity_bytes: 100,
-            used_bytes: used,
-            ..Default::default()
-        };
-        v1::HeartbeatRequest { targets: vec![stat], ..Default::default() }
-    }
-
-    fn states(changes: &[Change]) -> Vec<(u32, v1::TargetState, bool)> {
-        changes.iter().map(|c| (c.target, c.state(), c.full)).collect()
-    }
-
-    fn chunk(seq: u64) -> ChunkId {
-        ChunkId { segment: SegmentId { session: SessionId(1), seq }, shard: 0 }
-    }
-
-    #[test]
-    fn missing_chunks_that_cannot_be_made_keep_no_others_out() {
-        let (targets, target) = (Targets::default(), TargetId(1));
-        targets.hear(Instant::now(), beat(1, 0));
-        let last = MAX_MISSING as u64;
-        assert!((0..=last).all(|seq| targets.note_missing(target, chunk(seq))));
-        let told = || targets.damaged().remove(&target).unwrap_or_default();
-        assert_eq!(told(), (0..last).map(chunk).collect::<Vec<_>>());
-        // To count them takes nobody's turn.
-        assert_eq!(targets.count_damaged(), MAX_MISSING + 1);
-        let turns = [last].into_iter().chain(0..last - 1);
-        assert_eq!(told(), turns.map(chunk).collect::<Vec<_>>());
-        targets.forget_missing(target, chunk(last));
-        let turns = [last - 1].into_iter().chain(0..last - 1);
-        assert_eq!(told(), turns.map(chunk).collect::<Vec<_>>());
-        (0..last).for_each(|seq| targets.forget_missing(target, chunk(seq)));
-        assert!(targets.damaged().is_empty());
-    }
-
-    #[test]
-    fn what_is_missing_and_does_not_fit_is_not_taken() {
-        let (targets, one, other) = (Targets::default(), TargetId(1), TargetId(2));
-        let all = MAX_REMEMBERED as u64;
-        assert!((0..all).all(|seq| targets.note_missing(one, chunk(seq))));
-        assert!(!targets.note_missing(one, chunk(all)));
-        assert!(targets.note_missing(one, chunk(0)), "it is remembered already");
-        assert!(targets.note_missing(other, chunk(all)));
-        assert!(!targets.has_room(one) && targets.has_room(other));
-        targets.forget_missing(one, chunk(0));
-        assert!(targets.note_missing(one, chunk(all)));
-        (1..=all / 2).for_each(|seq| targets.forget_missing(one, chunk(seq)));
-        assert!(targets.has_room(one));
-    }
-
-    #[test]
-    fn what_cannot_be_made_leaves_room_for_what_can() {
-        let (targets, target) = (Targets::default(), TargetId(1));
-        targets.hear(Instant::now(), beat(1, 0));
-        let all = MAX_REMEMBERED as u64;
-        for round in 0..3 {
-            let more = round * all..(round + 1) * all;
-            assert!(more.clone().all(|seq| targets.note_missing(target, chunk(seq))));
-            assert!(!targets.has_room(target));
-            more.for_each(|seq| targets.note_in_vain(target, chunk(seq)));
-            assert!(targets.has_room(target));
-        }
-        assert!(targets.note_missing(target, chunk(0)), "it is remembered already");
-        assert_eq!(targets.count_damaged(), 3 * MAX_REMEMBERED);
-        // What was not tried yet comes first, and the others take turns.
-        assert!(targets.note_missing(target, chunk(3 * all)));
-        let told = || targets.damaged().remove(&target).unwrap_or_default();
-        let some = |from: u64, n: u64| (from..from + n).map(chunk);
-        assert_eq!(told(), some(3 * all, 1).chain(some(0, 63)).collect::<Vec<_>>());
-        targets.forget_missing(target, chunk(3 * all));
-        assert_eq!(told(), some(63, 64).collect::<Vec<_>>());
-        let between = targets.missing(target, Some(chunk(7)), Some(chunk(9)));
-        assert_eq!(between, [chunk(8), chunk(9)]);
-        (0..3 * all).for_each(|seq| targets.forget_missing(target, chunk(seq)));
-        assert!(told().is_empty() && targets.count_damaged() == 0);
-    }
-
-    #[test]
-    fn silence_is_down_and_a_new_leader_waits_first() {
-        let targets = Targets::default();
-        let start = Instant::now();
-        let at = |ms| start + Duration::from_millis(ms);
-        let map = map(&[Up, Up, Down, Out]);
-        targets.hear(at(100), beat(1, 10));
-        let changes = |ms| states(&targets.changes(at(ms), start, LIMITS, &map));
-        assert!(changes(2400).is_empty(), "the second may have beaten to the old leader");
-        assert_eq!(changes(2550), [(2, Down, false)]);
-        targets.hear(at(2560), beat(3, 0));
-        assert_eq!(changes(2700), [(1, Down, false), (2, Down, false), (3, Up, false)]);
-        let heard_before = targets.changes(at(5000), at(4000), LIMITS, &map);
-        assert!(heard_before.is_empty(), "what the last term heard does not count");
-    }
-
-    #[test]
-    fn nobody_is_silent_while_this_server_stands_still() {
-        let targets = Targets::default();
-        let start = Instant::now();
-        let at = |ms| start + Duration::from_millis(ms);
-        let map = map(&[Up, Up]);
-        targets.hear(at(0), beat(1, 10));
-        targets.hear(at(900_500), beat(2, 10));
-        targets.stalled(at(900_600), Duration::from_secs(900));
-        let changes = |ms| states(&targets.changes(at(ms), start, LIMITS, &map));
-        assert!(changes(900_700).is_empty());
-        assert_eq!(changes(902_600), [(1, Down, false)]);
-        assert_eq!(changes(903_100 + 1), [(1, Down, false), (2, Down, false)], "no later for it");
-    }
-
-    #[test]
-    fn a_daemon_may_say_so_itself() {
-        let targets = Targets::default();
-        let now = Instant::now();
-        let map = map(&[Up, Unknown]);
-        targets.hear(now, v1::HeartbeatRequest { failed: vec![1], ..beat(2, 0) });
-        assert_eq!(
-            states(&targets.changes(now, now, LIMITS, &map)),
-            [(1, Down, false), (2, Up, false)]
-        );
-        targets.hear(now, v1::HeartbeatRequest { stopping: true, ..beat(2, 0) });
-        assert_eq!(
-            states(&targets.changes(now, now, LIMITS, &map)),
-            [(1, Down, false), (2, Down, false)]
-        );
-    }
-
-    #[test]
-    fn the_last_of_a_target_is_free_and_cannot_be_written() {
-        let targets = Targets::default();
-        let now = Instant::now();
-        let mut map = map(&[Up, Up, Down, Out]);
-        let profile = Some(v1::ProfileInfo { k: 1, m: 1 });
-        map.pools = vec![v1::PoolInfo { profile, ..Default::default() }];
-        let space = |used: [u64; 4], map: &v1::ClusterMap| {
-            (1..5).zip(used).for_each(|(id, used)| targets.hear(now, beat(id, used)));
-            let Space { capacity, free, available } = targets.user_space(map, 95);
-            (capacity, free, available)
-        };
-        assert_eq!(space([0; 4], &map), (150, 100, 95));
-        assert_eq!(space([10, 30, 0, 0], &map), (150, 80, 75));
-        assert_eq!(space([95, 97, 0, 0], &map), (150, 4, 0));
-        map.targets[1].full = true;
-        assert_eq!(
-            space([15, 94, 0, 0], &map),
-            (150, 42, 40),
-            "none that it took would be written"
-        );
-    }
-
-    #[test]
-    fn fullness_has_hysteresis() {
-        let targets = Targets::default();
-        let now = Instant::now();
-        let mut map = map(&[Up]);
-        let full = |used, map: &v1::ClusterMap| {
-            targets.hear(now, beat(1, used));
-            states(&targets.changes(now, now, LIMITS, map))
-        };
-        assert!(full(95, &map).is_empty());
-        assert_eq!(full(96, &map), [(1, Up, true)]);
-        map.targets[0].full = true;
-        assert!(full(91, &map).is_empty());
-        assert_eq!(full(90, &map), [(1, Up, false)]);
-        let mut without_index_room = beat(1, 10);
-        without_index_room.targets[0].index_full = true;
-        targets.hear(now, without_index_room);
-        assert!(targets.changes(now, now, LIMITS, &map).is_empty(), "it takes nothing still");
-        map.targets[0].full = false;
-        assert_eq!(states(&targets.changes(now, now, LIMITS, &map)), [(1, Up, true)]);
-    }
-}
+mod tests;
