@@ -12,6 +12,7 @@ use super::hold;
 use super::propose::propose;
 use crate::node::Node;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -33,21 +34,38 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Deletes garbage segments for as long as this server leads.
 pub async fn collect_garbage(node: &Arc<Node>, peers: &Arc<Peers>) {
+    let (resting, untold) = (HashMap::new(), Untold::default());
+    collect(Cluster { node, peers, resting, untold }).await;
+}
+
+/// What garbage is collected of.
+trait World {
+    /// Whether nothing may be deleted now.
+    fn holds(&self) -> bool;
+    /// Grows when something is put on the list.
+    fn put(&self) -> u64;
+    fn garbage(&self, after: Option<SegmentId>) -> Result<Vec<v1::SegmentInfo>>;
+    /// Deletes the chunks of these segments. Answers those that are gone everywhere.
+    fn delete(
+        &mut self,
+        garbage: &[v1::SegmentInfo],
+    ) -> impl Future<Output = Vec<SegmentId>> + Send;
+    fn forget(&self, freed: Vec<SegmentId>) -> impl Future<Output = Result<()>> + Send;
+}
+
+async fn collect(mut world: impl World) {
     let mut after = None;
-    let mut untold = Untold::default();
-    // Targets that failed, and until when they are left alone.
-    let mut resting: HashMap<TargetId, Instant> = HashMap::new();
     // What was put on the list before this is gone.
     let mut done = None;
     loop {
-        let put = node.state.discarded();
+        let put = world.put();
         if done == Some(put) {
             sleep(IDLE_INTERVAL).await;
             continue;
         }
         // Nothing is waited for between this and the requests to delete.
-        hold::over(node).await;
-        let garbage = match node.state.garbage(after, BATCH) {
+        hold::over(|| world.holds()).await;
+        let garbage = match world.garbage(after) {
             Ok(garbage) => garbage,
             Err(error) => {
                 tracing::error!("cannot read the list of garbage: {error}");
@@ -60,17 +78,10 @@ pub async fn collect_garbage(node: &Arc<Node>, peers: &Arc<Peers>) {
             continue;
         }
         let last = garbage.last().and_then(|s| s.segment_id().ok());
-        resting.retain(|_, until| *until > Instant::now());
-        let freed = delete(node, peers, &garbage, &mut resting, &mut untold).await;
-        if freed.is_empty() || hold::holds(node) {
-            // All of it waits for targets that are away: there may be very much of that.
+        let freed = world.delete(&garbage).await;
+        // All of it may wait for targets that are away: there may be very much of that.
+        if freed.is_empty() || world.holds() || world.forget(freed).await.is_err() {
             sleep(IDLE_INTERVAL).await;
-        } else {
-            let segments = freed.into_iter().map(Into::into).collect();
-            let entry = v1::SegmentsFreedEntry { segments };
-            if propose(node, "forget deleted segments", Body::SegmentsFreed(entry)).await.is_err() {
-                sleep(IDLE_INTERVAL).await;
-            }
         }
         // What could not be deleted is passed by, and met again on the next round.
         if garbage.len() == BATCH {
@@ -79,6 +90,40 @@ pub async fn collect_garbage(node: &Arc<Node>, peers: &Arc<Peers>) {
             after = None;
             sleep(IDLE_INTERVAL).await;
         }
+    }
+}
+
+/// The targets, and the state.
+struct Cluster<'a> {
+    node: &'a Arc<Node>,
+    peers: &'a Arc<Peers>,
+    /// Targets that failed, and until when they are left alone.
+    resting: HashMap<TargetId, Instant>,
+    untold: Untold,
+}
+
+impl World for Cluster<'_> {
+    fn holds(&self) -> bool {
+        hold::holds(self.node)
+    }
+
+    fn put(&self) -> u64 {
+        self.node.state.discarded()
+    }
+
+    fn garbage(&self, after: Option<SegmentId>) -> Result<Vec<v1::SegmentInfo>> {
+        self.node.state.garbage(after, BATCH)
+    }
+
+    async fn delete(&mut self, garbage: &[v1::SegmentInfo]) -> Vec<SegmentId> {
+        self.resting.retain(|_, until| *until > Instant::now());
+        delete(self.node, self.peers, garbage, &mut self.resting, &mut self.untold).await
+    }
+
+    async fn forget(&self, freed: Vec<SegmentId>) -> Result<()> {
+        let segments = freed.into_iter().map(Into::into).collect();
+        let body = Body::SegmentsFreed(v1::SegmentsFreedEntry { segments });
+        propose(self.node, "forget deleted segments", body).await.map(drop)
     }
 }
 
@@ -184,4 +229,84 @@ fn chunks_of(
         }
     }
     Ok((id, chunks))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use tokio::time::timeout;
+    use weft_proto::SessionId;
+
+    /// A list of garbage, and what was deleted of it and forgotten.
+    #[derive(Default)]
+    struct Fake {
+        held: AtomicBool,
+        /// It is held as soon as something is deleted.
+        is_held_then: AtomicBool,
+        put: AtomicU64,
+        list: Mutex<BTreeSet<u64>>,
+        deleted: Mutex<Vec<u64>>,
+    }
+
+    impl World for &Fake {
+        fn holds(&self) -> bool {
+            self.held.load(Ordering::Relaxed)
+        }
+
+        fn put(&self) -> u64 {
+            self.put.load(Ordering::Relaxed)
+        }
+
+        fn garbage(&self, after: Option<SegmentId>) -> Result<Vec<v1::SegmentInfo>> {
+            let after = after.map_or(0, |id| id.seq);
+            let info = |&seq: &u64| {
+                let id = SegmentId { session: SessionId(1), seq };
+                v1::SegmentInfo { id: Some(id.into()), ..Default::default() }
+            };
+            Ok(self.list.lock().range(after + 1..).take(BATCH).map(info).collect())
+        }
+
+        async fn delete(&mut self, garbage: &[v1::SegmentInfo]) -> Vec<SegmentId> {
+            assert!(!self.holds(), "a hold that was set before this is kept");
+            let ids: Vec<_> = garbage.iter().map(|info| info.segment_id().unwrap()).collect();
+            self.deleted.lock().extend(ids.iter().map(|id| id.seq));
+            self.held.fetch_or(self.is_held_then.load(Ordering::Relaxed), Ordering::Relaxed);
+            ids
+        }
+
+        async fn forget(&self, freed: Vec<SegmentId>) -> Result<()> {
+            let freed: BTreeSet<u64> = freed.iter().map(|id| id.seq).collect();
+            self.list.lock().retain(|seq| !freed.contains(seq));
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hold_that_begins_meanwhile_is_kept_from_the_next_turn_on() {
+        let fake = Fake::default();
+        let all = 3 * BATCH as u64;
+        fake.list.lock().extend(1..=all);
+        fake.is_held_then.store(true, Ordering::Relaxed);
+        let collecting = collect(&fake);
+        tokio::pin!(collecting);
+        assert!(timeout(Duration::from_secs(3600), &mut collecting).await.is_err());
+        assert_eq!(fake.deleted.lock().len(), BATCH, "the turn that was under way");
+        assert_eq!(fake.list.lock().len(), all as usize, "none is forgotten either");
+        // It is over, and all goes.
+        fake.is_held_then.store(false, Ordering::Relaxed);
+        fake.held.store(false, Ordering::Relaxed);
+        assert!(timeout(Duration::from_secs(60), &mut collecting).await.is_err());
+        assert!(fake.list.lock().is_empty());
+        // What is put on the list under another waits for its end.
+        fake.held.store(true, Ordering::Relaxed);
+        fake.list.lock().insert(all + 1);
+        fake.put.fetch_add(1, Ordering::Relaxed);
+        assert!(timeout(Duration::from_secs(3600), &mut collecting).await.is_err());
+        assert!(fake.list.lock().contains(&(all + 1)));
+        fake.held.store(false, Ordering::Relaxed);
+        assert!(timeout(Duration::from_secs(60), &mut collecting).await.is_err());
+        assert!(fake.list.lock().is_empty());
+    }
 }

@@ -73,6 +73,43 @@ fn segment_of(node: &Node, id: SegmentId) -> Result<Option<Segment>> {
     segment.map(|found| if found.id == id { Ok(found) } else { Err(other()) }).transpose()
 }
 
+/// The segments of these chunks, as far as the target is to have them.
+async fn find(
+    node: &Node,
+    targets: &Targets,
+    map: &Map,
+    client: &TargetClient,
+    chunks: &[ChunkId],
+) -> Result<Vec<(Segment, u8)>> {
+    let mut found: Vec<(Segment, u8)> = Vec::new();
+    for chunk in chunks {
+        // One of which nothing is known keeps no other from being made.
+        let Ok(segment) = segment_of(node, chunk.segment) else {
+            node.repair.note_damaged(Instant::now(), [chunk.segment]);
+            targets.note_in_vain(client.id(), *chunk);
+            continue;
+        };
+        let seat = segment.as_ref().and_then(|s| s.seats.get(usize::from(chunk.shard)));
+        match (&segment, seat) {
+            (Some(segment), Some(&seat)) if map.is_for(client.id(), segment.pg, seat) => {
+                found.push((segment.clone(), chunk.shard));
+            }
+            // It was deleted, is not committed yet, or is another's: who tells of it looks again.
+            _ => {
+                targets.forget_missing(client.id(), *chunk);
+                let looked = client.verify(*chunk, Instant::now() + VERIFY_TIMEOUT).await;
+                // One that is slow to read holds up no other.
+                if let Err(error) = looked
+                    && error.kind == ErrorKind::Unavailable
+                {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
 /// Answers those that were made anew.
 async fn heal_some(
     node: &Node,
@@ -84,31 +121,7 @@ async fn heal_some(
     let map = Map::new((*node.map()).clone());
     let Some(info) = map.target(target).filter(|info| info.up) else { return Ok(Vec::new()) };
     let client = TargetClient::new(peers, target, &info.address);
-    let mut found: Vec<(Segment, u8)> = Vec::new();
-    for chunk in chunks {
-        // One of which nothing is known keeps no other from being made.
-        let Ok(segment) = segment_of(node, chunk.segment) else {
-            node.repair.note_damaged(Instant::now(), [chunk.segment]);
-            continue;
-        };
-        let seat = segment.as_ref().and_then(|s| s.seats.get(usize::from(chunk.shard)));
-        match (&segment, seat) {
-            (Some(segment), Some(&seat)) if map.is_for(target, segment.pg, seat) => {
-                found.push((segment.clone(), chunk.shard));
-            }
-            // It was deleted, is not committed yet, or is another's: who tells of it looks again.
-            _ => {
-                targets.forget_missing(target, *chunk);
-                let looked = client.verify(*chunk, Instant::now() + VERIFY_TIMEOUT).await;
-                // One that is slow to read holds up no other.
-                if let Err(error) = looked
-                    && error.kind == ErrorKind::Unavailable
-                {
-                    return Err(error);
-                }
-            }
-        }
-    }
+    let found = find(node, targets, &map, &client, chunks).await?;
     if found.is_empty() {
         return Ok(Vec::new());
     }

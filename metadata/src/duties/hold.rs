@@ -32,9 +32,9 @@ pub(crate) fn until(node: &Node) -> Option<i64> {
 }
 
 /// Waits until it is over.
-pub(super) async fn over(node: &Node) {
+pub(super) async fn over(holds: impl Fn() -> bool) {
     let mut told = false;
-    while holds(node) {
+    while holds() {
         if !std::mem::replace(&mut told, true) {
             tracing::warn!("begun anew from a backup: nothing is deleted from targets for now");
         }

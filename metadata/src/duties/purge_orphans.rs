@@ -99,18 +99,9 @@ async fn look(
         held.push(late);
         let free = node.soft.with(|s| s.begin_purge(&claim.inos));
         if !free.is_empty() {
-            let purge = |some: Vec<InodeId>| {
-                let entry = v1::PurgeInodesEntry { inos: some.iter().map(|i| i.0).collect() };
-                async { propose(node, "remove orphans", Body::PurgeInodes(entry)).await.map(drop) }
-            };
-            let outcome = by_halves::change(free.clone(), purge).await;
+            let purged = purge(node, free.clone()).await;
             node.soft.with(|s| s.end_purge(&free));
-            for (ino, error) in outcome.refused {
-                tracing::error!(%ino, "an inode without a name cannot be removed: {error}");
-            }
-            if let Some(error) = outcome.failed {
-                return Err(error);
-            }
+            purged?;
             let mut rest = Vec::new();
             for ino in free {
                 rest.extend(node.state.attr(ino)?.map(|attr| (attr.ino, attr.blocks)));
@@ -131,6 +122,19 @@ async fn look(
             return Ok(left);
         }
     }
+}
+
+/// Has an entry remove inodes. One that is refused keeps no other.
+async fn purge(node: &Node, inos: Vec<InodeId>) -> Result<()> {
+    let purge = |some: Vec<InodeId>| {
+        let entry = v1::PurgeInodesEntry { inos: some.iter().map(|i| i.0).collect() };
+        async { propose(node, "remove orphans", Body::PurgeInodes(entry)).await.map(drop) }
+    };
+    let outcome = by_halves::change(inos, purge).await;
+    for (ino, error) in outcome.refused {
+        tracing::error!(%ino, "an inode without a name cannot be removed: {error}");
+    }
+    outcome.failed.map_or(Ok(()), Err)
 }
 
 /// Since when inodes are known to have no name.

@@ -38,8 +38,8 @@ pub struct Space {
 pub struct Limits {
     /// One that is silent for so long is down.
     pub down_after: Duration,
-    /// One that is down for so long is given up. A part of that, [`OWN_PART`], is seen by the leader
-    /// itself, and for the rest it believes the one before it, and the clocks.
+    /// One that is down for so long is given up. A part of that ([`OWN_PART`]) the leader sees
+    /// itself, and for the rest it believes those before it, and the clocks.
     pub out_after: Duration,
     /// One that is fuller takes no more chunks.
     pub full_percent: u64,

@@ -146,7 +146,8 @@ async fn held(node: &Arc<Node>, map: &v1::ClusterMap) -> Result<Vec<Held>> {
     Ok(all)
 }
 
-/// The committed chunks in each seat of a group. Segments of which nothing is known are passed over.
+/// The committed chunks in each seat of a group, and segments of which nothing is known: these are
+/// passed over.
 fn lots(state: &StateMachine, pg: PgId, seats: usize) -> Result<(Vec<Lot>, Vec<SegmentId>)> {
     let (mut lots, mut damaged, mut after) = (vec![Lot::default(); seats], Vec::new(), None);
     loop {
