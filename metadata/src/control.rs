@@ -387,6 +387,8 @@ impl ControlService {
             daemons: if view.ready { self.targets.daemons(Instant::now()) } else { Vec::new() },
             lost_groups: 0,
             bare_groups: 0,
+            cannot_fetch: node.behind.why().unwrap_or_default(),
+            damaged: node.damaged().unwrap_or_default(),
         }
     }
 }

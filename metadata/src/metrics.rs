@@ -63,6 +63,10 @@ fn values(status: &v1::StatusReply) -> Values {
     all.one("weft_metadata_free_bytes", help, status.free_bytes as f64);
     let help = "Whether that is too little: the cluster takes nothing new.";
     all.one("weft_metadata_low_on_room", help, flag(status.low_on_room));
+    let help = "Whether this server is behind, and cannot fetch the state.";
+    all.one("weft_metadata_cannot_fetch", help, flag(!status.cannot_fetch.is_empty()));
+    let help = "Whether it could not read or copy a part of its log or its state.";
+    all.one("weft_metadata_damaged", help, flag(!status.damaged.is_empty()));
     let help = "The clock of this server, in seconds since 1970.";
     all.one("weft_clock_seconds", help, status.clock_ns as f64 / 1e9);
     if leads {

@@ -118,7 +118,7 @@ impl Server {
         let address = config.peers.iter().find(|p| p.id == config.id).map(|p| p.address.clone());
         let member = Member { id: config.id, address: address.unwrap_or_default() };
         let snapshots =
-            Snapshots::open(&config.data_dir, &member.address, env.clone(), state.clone());
+            Snapshots::open(&config.data_dir, member.clone(), env.clone(), state.clone());
         let snapshots = Arc::new(snapshots?);
         let from = Speaker { member, least_silence: config.least_silence() };
         let links =

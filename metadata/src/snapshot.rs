@@ -3,14 +3,18 @@
 //!
 //! Invariants: names that come from a peer are plain file names, looked up or created only below
 //! this server's own folders; a file is used only if its length and CRC are those of the manifest;
-//! at most one snapshot is kept for others, and none for longer than anyone pulls from it.
+//! at most one snapshot is kept for others, and none for longer than anyone pulls from it; none is
+//! made of what does not read: others would take the damage over; nothing is left of a fetch that
+//! was broken off.
 
+use crate::config::Member;
 use crate::env::Env;
 use crate::folder::SNAPSHOTS;
 use crate::state::StateMachine;
 use crate::tables::members::Membership;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
@@ -28,15 +32,19 @@ const MAX_FILES: usize = 100_000;
 const MAX_BYTES: u64 = 1 << 42;
 /// How long one piece may take.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most servers of which it is known when they read last.
+const MAX_READERS: usize = 64;
 
 /// The snapshots of one server, outgoing and incoming.
 pub struct Snapshots {
     outgoing: PathBuf,
     incoming: PathBuf,
-    address: String,
+    me: Member,
     env: Env,
     state: Arc<StateMachine>,
     made: Mutex<Option<Made>>,
+    /// Why a piece of it could not be read, until that was heard of.
+    unreadable: Mutex<Option<Error>>,
 }
 
 /// A snapshot that was made.
@@ -53,22 +61,30 @@ struct Made {
     manifest: v1::SnapshotManifest,
     dir: PathBuf,
     used: Instant,
+    /// When each server read from it last; 0: those that do not say who they are.
+    readers: BTreeMap<u64, Instant>,
+}
+
+impl Made {
+    fn note_reader(&mut self, server: u64) {
+        self.used = Instant::now();
+        // Who asks says himself who he is.
+        if self.readers.len() < MAX_READERS || self.readers.contains_key(&server) {
+            self.readers.insert(server, self.used);
+        }
+    }
 }
 
 impl Snapshots {
     /// Prepares the folders; what an earlier run left in them is removed.
-    pub fn open(
-        data_dir: &Path,
-        address: &str,
-        env: Env,
-        state: Arc<StateMachine>,
-    ) -> Result<Self> {
+    pub fn open(data_dir: &Path, me: Member, env: Env, state: Arc<StateMachine>) -> Result<Self> {
         let (outgoing, incoming) = (data_dir.join(SNAPSHOTS), data_dir.join("incoming"));
         for dir in [&outgoing, &incoming] {
             remove(dir)?;
             fs::create_dir_all(dir).map_err(|e| io("create", dir, &e))?;
         }
-        Ok(Self { outgoing, incoming, address: address.into(), env, state, made: Mutex::new(None) })
+        let (made, unreadable) = (Mutex::new(None), Mutex::new(None));
+        Ok(Self { outgoing, incoming, me, env, state, made, unreadable })
     }
 
     /// Makes a snapshot of the state as it is.
@@ -80,16 +96,26 @@ impl Snapshots {
     fn make_now(&self) -> Result<NewSnapshot> {
         self.discard();
         let dir = self.outgoing.join("making");
-        remove(&dir)?;
-        let (index, members) = self.state.checkpoint(&dir)?;
-        let name = format!("snapshot-{index}");
-        let kept = self.outgoing.join(&name);
+        self.make_in(&dir).inspect_err(|_| {
+            // It would keep the room of what is compacted meanwhile.
+            if let Err(e) = remove(&dir) {
+                tracing::warn!("{e}");
+            }
+        })
+    }
+
+    fn make_in(&self, dir: &Path) -> Result<NewSnapshot> {
+        remove(dir)?;
+        let (index, members) = self.state.checkpoint(dir)?;
+        self.state.verify_copy(dir)?;
+        let files = measure_all(dir)?;
+        let snapshot = format!("snapshot-{index}");
+        let kept = self.outgoing.join(&snapshot);
         remove(&kept)?;
-        fs::rename(&dir, &kept).map_err(|e| io("rename", &dir, &e))?;
-        let files = measure_all(&kept)?;
-        let manifest =
-            v1::SnapshotManifest { snapshot: name, address: self.address.clone(), files };
-        let made = Made { manifest: manifest.clone(), dir: kept, used: Instant::now() };
+        fs::rename(dir, &kept).map_err(|e| io("rename", dir, &e))?;
+        let manifest = v1::SnapshotManifest { snapshot, address: self.me.address.clone(), files };
+        let (used, readers) = (Instant::now(), BTreeMap::new());
+        let made = Made { manifest: manifest.clone(), dir: kept, used, readers };
         *self.made.lock() = Some(made);
         Ok(NewSnapshot { index, members, manifest })
     }
@@ -97,6 +123,18 @@ impl Snapshots {
     /// When a follower last read from the snapshot that is kept, if one is.
     pub fn last_used(&self) -> Option<Instant> {
         self.made.lock().as_ref().map(|m| m.used)
+    }
+
+    /// When this server last read from it, as far as that is known.
+    pub fn last_read(&self, server: u64) -> Option<Instant> {
+        let made = self.made.lock();
+        let readers = &made.as_ref()?.readers;
+        readers.get(&server).max(readers.get(&0)).copied()
+    }
+
+    /// Why a piece of it could not be read, if that has happened since the last call.
+    pub fn take_unreadable(&self) -> Option<Error> {
+        self.unreadable.lock().take()
     }
 
     /// Removes the snapshot that is kept for followers.
@@ -125,8 +163,9 @@ impl Snapshots {
                 .ok_or_else(gone)?;
             let file =
                 made.manifest.files.iter().find(|f| f.name == request.file).ok_or_else(gone)?;
-            made.used = Instant::now();
-            (made.dir.join(&file.name), file.len)
+            let found = (made.dir.join(&file.name), file.len);
+            made.note_reader(request.server);
+            found
         };
         if request.off > file_len {
             return Err(Error::new(
@@ -142,7 +181,13 @@ impl Snapshots {
             file.read_exact_at(&mut bytes, off).map_err(|e| io("read", &path, &e))?;
             Ok(bytes)
         };
-        let bytes = self.env.blocking(read).await?;
+        let bytes = self.env.blocking(read).await.inspect_err(|e| {
+            // One that is not kept any more was removed meanwhile.
+            let made = self.made.lock();
+            if made.as_ref().is_some_and(|m| m.manifest.snapshot == request.snapshot) {
+                *self.unreadable.lock() = Some(e.clone());
+            }
+        })?;
         Ok((v1::SnapshotPiece { end: off + len == file_len }, vec![bytes.into()]))
     }
 
@@ -152,12 +197,20 @@ impl Snapshots {
         Ok(self.incoming.join(&manifest.snapshot))
     }
 
-    /// Pulls a snapshot from the server that made it. Only one runs at a time.
+    /// Removes what was fetched: of a fetch that was broken off it is of no use, and takes room.
+    pub async fn forget_fetched(&self) -> Result<()> {
+        let incoming = self.incoming.clone();
+        let anew = move || {
+            remove(&incoming)?;
+            fs::create_dir_all(&incoming).map_err(|e| io("create", &incoming, &e))
+        };
+        self.env.blocking(anew).await
+    }
+
+    /// Pulls a snapshot from the server that made it, to where nothing is. Only one runs at a time.
     pub async fn fetch(&self, peers: &Peers, manifest: &v1::SnapshotManifest) -> Result<PathBuf> {
         check(manifest)?;
         let dir = self.fetched(manifest)?;
-        // Whatever an earlier, interrupted fetch left is of no use.
-        remove(&self.incoming)?;
         fs::create_dir_all(&dir).map_err(|e| io("create", &dir, &e))?;
         for file in &manifest.files {
             self.fetch_file(peers, manifest, file, &dir).await?;
@@ -188,6 +241,7 @@ impl Snapshots {
                 file: file.name.clone(),
                 off,
                 len: PIECE as u32,
+                server: self.me.id.0,
             };
             let deadline = Instant::now() + PIECE_TIMEOUT;
             let peer = peers.peer(&manifest.address);
@@ -226,6 +280,11 @@ impl Snapshots {
 pub(crate) fn check(manifest: &v1::SnapshotManifest) -> Result<()> {
     plain(&manifest.snapshot)?;
     check_files(&manifest.files)
+}
+
+/// Bytes of all files of a snapshot.
+pub(crate) fn len(manifest: &v1::SnapshotManifest) -> u64 {
+    manifest.files.iter().fold(0, |sum: u64, file| sum.saturating_add(file.len))
 }
 
 /// Refuses files that are too many, too long, or whose names could lead elsewhere.

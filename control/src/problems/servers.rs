@@ -1,4 +1,4 @@
-//! Metadata servers: who is away, who has no room, whose clock is apart.
+//! Metadata servers: who is away, behind or damaged, who has no room, whose clock is apart.
 
 use super::problem::{Problem, Severity, count};
 use crate::status::Answers;
@@ -29,6 +29,7 @@ pub(super) fn problems(leader: Option<&StatusReply>, answers: Option<&Answers>) 
         }
     }
     all.extend(no_room(leader, answers));
+    all.extend(behind_or_damaged(leader, answers));
     all.extend(clocks(leader, answers));
     all
 }
@@ -130,13 +131,56 @@ fn away(reply: &StatusReply, answers: Option<&Answers>) -> Vec<Problem> {
     all
 }
 
-fn no_room(leader: Option<&StatusReply>, answers: Option<&Answers>) -> Vec<Problem> {
+/// What each server says, once.
+fn each<'a>(
+    leader: Option<&'a StatusReply>,
+    answers: Option<&'a Answers>,
+) -> impl Iterator<Item = &'a StatusReply> {
     let asked = answers.into_iter().flatten().filter_map(|(_, answer)| answer.as_ref().ok());
-    let (mut seen, mut all) = (BTreeSet::new(), Vec::new());
-    for reply in leader.into_iter().chain(asked) {
-        if !reply.low_on_room || !seen.insert(reply.id) {
-            continue;
+    let mut seen = BTreeSet::new();
+    leader.into_iter().chain(asked).filter(move |reply| seen.insert(reply.id))
+}
+
+/// Servers that cannot take the state over from others, or cannot give it to them.
+fn behind_or_damaged(leader: Option<&StatusReply>, answers: Option<&Answers>) -> Vec<Problem> {
+    let mut all = Vec::new();
+    for reply in each(leader, answers) {
+        if !reply.cannot_fetch.is_empty() {
+            all.push(Problem::new(
+                Severity::Warning,
+                "metadata_behind",
+                format!(
+                    "metadata server {} is behind and cannot fetch the state: {}",
+                    reply.id, reply.cannot_fetch
+                ),
+                "it does not count as a copy: one less may be lost",
+                "df on its machine; journalctl -u 'weft-metadata@*' there",
+            ));
         }
+        if !reply.damaged.is_empty() {
+            let command = format!(
+                "journalctl -u weft-metadata@{0} and dmesg on its machine; if its disk has damaged \
+                 it: stop it, move its whole data folder away, and start it",
+                reply.id
+            );
+            all.push(Problem::new(
+                Severity::Warning,
+                "metadata_damaged",
+                format!(
+                    "metadata server {} could not read or copy what it has: {}",
+                    reply.id, reply.damaged
+                ),
+                "another leads if one can; servers that are behind get nothing from this one",
+                &command,
+            ));
+        }
+    }
+    all
+}
+
+fn no_room(leader: Option<&StatusReply>, answers: Option<&Answers>) -> Vec<Problem> {
+    let mut all = Vec::new();
+    for reply in each(leader, answers).filter(|reply| reply.low_on_room) {
         let text = format!(
             "the disk of metadata server {} has {} MiB left, less than its reserve",
             reply.id,

@@ -131,6 +131,21 @@ fn servers_that_are_away_or_cut_off_are_told_apart() {
 }
 
 #[test]
+fn who_cannot_take_the_state_over_or_give_it_is_told_once() {
+    let reply = StatusReply { damaged: "a block".into(), ..cluster() };
+    let mut asked = answers(&reply);
+    for (_, answer) in &mut asked[1..] {
+        answer.as_mut().unwrap().damaged = String::new();
+    }
+    asked[2].1.as_mut().unwrap().cannot_fetch = "make 7 MiB more room".into();
+    let all = problems(Some(&reply), Some(&asked));
+    assert_eq!(kinds(&all), ["metadata_damaged", "metadata_behind"]);
+    assert!(all[0].text.starts_with("metadata server 1 ") && all[0].text.ends_with("a block"));
+    assert!(all[0].command.contains("weft-metadata@1"), "{all:?}");
+    assert!(all[1].text.starts_with("metadata server 3 ") && all[1].text.contains("7 MiB"));
+}
+
+#[test]
 fn room_clocks_and_slow_drives_are_told() {
     let mut reply = cluster();
     let mut asked = answers(&reply);

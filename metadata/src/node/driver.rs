@@ -9,6 +9,7 @@
 //! helps to elect nobody for one election timeout, since it may have promised that to a leader's
 //! lease before; Raft's timeouts come from the node's own seed.
 
+use super::announced::Announced;
 use super::apply::{self, Applied};
 use super::group::{Changing, Links};
 use super::outbox::Outbox;
@@ -67,6 +68,8 @@ pub struct Wiring {
 pub(super) enum Side {
     Made(Result<NewSnapshot>),
     Fetched(Box<Message>, Result<PathBuf>),
+    /// What was fetched and is of no use is removed.
+    Forgotten,
     /// The state is durable up to this index.
     Synced(Result<u64>),
 }
@@ -112,7 +115,7 @@ pub struct Driver {
     pub(super) fetching: bool,
     pub(super) making: Option<u64>, // a snapshot, of no earlier index
     pub(super) syncing: bool,
-    pub(super) snapshot_sent: BTreeMap<u64, Instant>,
+    pub(super) announced: Announced,
     /// When each of the others was last heard of; by a leader, that it follows.
     pub(super) heard: BTreeMap<u64, Instant>,
     abdications: mpsc::Receiver<Abdication>,
@@ -184,7 +187,7 @@ impl Driver {
             fetching: false,
             making: None,
             syncing: false,
-            snapshot_sent: BTreeMap::new(),
+            announced: Announced::default(),
             heard: BTreeMap::new(),
             abdications,
             unwritten_state: None,
@@ -311,6 +314,7 @@ impl Driver {
         self.say_farewell();
         self.note_followers();
         self.care_for_snapshots();
+        self.leave_as_damaged();
         self.compact();
         self.leave_to_others()
     }
@@ -504,7 +508,7 @@ impl Driver {
         if let Some(progress) = raft.mut_prs().get_mut(server) {
             progress.become_probe();
             (progress.matched, progress.next_idx) = (0, 1);
-            self.snapshot_sent.remove(&server);
+            self.announced.forget(server);
         }
     }
 

@@ -4,6 +4,7 @@
 //! Invariants: there is one way to each member, where it is recorded as long as it answers there;
 //! and few to others.
 
+use super::announced::Pause;
 use crate::config::Member;
 use crate::replication::Link;
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,9 +55,20 @@ pub struct Changing {
     /// Of these, those of which it was said that they are sent nothing.
     pub withheld: BTreeSet<u64>,
     pub orphaned: Option<Orphaned>,
+    pub leaving: Leaving,
     /// What the others said of [`least_silence`](crate::config::Config::least_silence); 0: they
     /// know of none.
     pub least_silences: BTreeMap<u64, Duration>,
+}
+
+/// A leader that could not read what a follower needs, and is to lead no more.
+#[derive(Default)]
+pub struct Leaving {
+    pub wanted: bool,
+    /// Between two times that it hands its lead over.
+    pub pause: Pause,
+    /// Other servers that are damaged, too.
+    pub damaged: BTreeSet<u64>,
 }
 
 /// The connection to the leader has ended.

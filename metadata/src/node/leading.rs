@@ -1,8 +1,10 @@
 //! What comes with leading a term: the soft state that begins and ends with it, and the rounds of
 //! messages that prove, for reads, that nobody else leads.
 
+use super::announced::Announced;
 use super::driver::Driver;
 use super::{View, map_of};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
@@ -89,7 +91,8 @@ impl Driver {
         self.node.lease.end();
         self.node.soft.with(|s| s.start(Instant::now(), 0, Vec::new()));
         self.rounds.clear();
-        self.snapshot_sent.clear();
+        self.announced = Announced::default();
+        self.raw.mut_store().rest(BTreeSet::new());
         let error = self.not_leader();
         self.pending.fail(|| super::in_doubt(&error));
         for (_, reader) in self.readers.drain(..) {

@@ -134,6 +134,11 @@ impl Driver {
     pub(super) fn on_ack(&mut self, peer: NodeId, ack: v1::RaftAck) {
         self.node.note_low(peer, ack.low_on_room && !ack.removed);
         self.node.note_known_entries(peer, ack.known_entries);
+        self.announced.hear(peer.0, ack.cannot_fetch);
+        match ack.damaged {
+            true => self.group.leaving.damaged.insert(peer.0),
+            false => self.group.leaving.damaged.remove(&peer.0),
+        };
         // Nor may one come back that would pass over what all others know.
         if ack.changes_members && ack.known_entries >= self.node.once_known() {
             self.group.old_versions.remove(&peer.0);
@@ -209,33 +214,36 @@ impl Driver {
         let heir = self.heir(to);
         if let Ok(to) = &heir {
             tracing::info!(to = to.0, "this server hands its lead over");
-            let begins = Instant::now() + self.node.config.tick() * QUIET_TICKS;
-            let term = self.raw.raft.term;
-            self.group.hands_over = Some(HandOver { term, to: *to, begins, ordered: false });
+            self.begin_hand_over(*to);
         }
         // Who asked may have gone.
         let _ = reply.send(heir);
+    }
+
+    pub(super) fn begin_hand_over(&mut self, to: NodeId) {
+        let begins = Instant::now() + self.node.config.tick() * QUIET_TICKS;
+        let term = self.raw.raft.term;
+        self.group.hands_over = Some(HandOver { term, to, begins, ordered: false });
+    }
+
+    /// Whether another server has a vote, and knows what a leader must.
+    pub(super) fn may_lead(&self, id: u64) -> bool {
+        let role = self.node.membership().get(id).map(v1::NodeInfo::role);
+        let votes = matches!(role, Some(v1::MemberRole::Voter | v1::MemberRole::Incoming));
+        id != self.node.config.id.0 && votes && !self.group.old_versions.contains(&id)
     }
 
     fn heir(&self, to: Option<NodeId>) -> Result<NodeId> {
         if self.leads_still().is_none() {
             return Err(self.not_leader());
         }
-        let me = self.node.config.id;
-        let members = self.node.membership();
-        let fit = |id: u64| {
-            let member = members.get(id);
-            let role = member.map(v1::NodeInfo::role);
-            let votes = matches!(role, Some(v1::MemberRole::Voter | v1::MemberRole::Incoming));
-            id != me.0 && votes && !self.group.old_versions.contains(&id)
-        };
-        if let Some(to) = to.filter(|to| !fit(to.0)) {
+        if let Some(to) = to.filter(|to| !self.may_lead(to.0)) {
             let what = format!("server {to} is not another one with a vote in the group");
             return Err(Error::new(ErrorKind::NotFound, what));
         }
         let followers = self.node.followers();
         let wanted = |id: u64| to.map_or(!self.failed(id), |to| to.0 == id);
-        let fit = followers.iter().filter(|f| f.active && fit(f.id) && wanted(f.id));
+        let fit = followers.iter().filter(|f| f.active && self.may_lead(f.id) && wanted(f.id));
         let heir = fit.max_by_key(|f| f.matched_index);
         heir.map(|f| NodeId(f.id)).ok_or_else(|| {
             let what = "no server that the lead could go to answers now";

@@ -7,7 +7,6 @@ use super::driver::Driver;
 use crate::replication::{Lost, Report};
 use raft::SnapshotStatus;
 use raft::eraftpb::{Message, MessageType};
-use tokio::time::Instant;
 use weft_proto::NodeId;
 
 impl Driver {
@@ -22,9 +21,6 @@ impl Driver {
                     self.raw.report_snapshot(message.to, SnapshotStatus::Failure);
                 }
                 continue;
-            }
-            if is_snapshot {
-                self.snapshot_sent.insert(message.to, Instant::now());
             }
             if let Some(link) = self.wiring.links.get(message.to) {
                 link.send(message);
@@ -58,8 +54,9 @@ impl Driver {
         // The others go on without it, and another version may come in its place.
         self.node.note_low(lost.peer, false);
         self.node.forget_known_entries(lost.peer);
+        self.announced.reconnects(lost.peer.0);
         if lost.snapshot {
-            self.snapshot_sent.remove(&lost.peer.0);
+            self.announced.forget(lost.peer.0);
             self.raw.report_snapshot(lost.peer.0, SnapshotStatus::Failure);
         }
     }

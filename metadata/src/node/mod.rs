@@ -7,8 +7,10 @@
 //! all that was acknowledged before it began (I6).
 
 mod admission;
+mod announced;
 pub(crate) mod apply;
 mod compaction;
+mod damaged;
 mod disk;
 mod driver;
 mod group;
@@ -23,6 +25,7 @@ pub mod room;
 mod setup;
 mod snapshots;
 mod succession;
+mod troubles;
 
 pub use crate::known::Known;
 pub use driver::{Driver, Wiring};
@@ -53,6 +56,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
+use troubles::{Behind, Damage};
 use weft_net::trace::Span;
 use weft_proto::{Error, ErrorKind, MapEpoch, NodeId, Result, Uuid, v1};
 use weft_segments::TicketKey;
@@ -110,6 +114,10 @@ pub struct Node {
     low_on_room: AtomicBool,
     /// The other servers that are.
     others_low: Mutex<BTreeSet<NodeId>>,
+    /// Whether this server cannot fetch the state that it needs.
+    pub behind: Behind,
+    /// What it could not read or copy of what it has, to give it to others.
+    damage: Damage,
     pub compaction: Compaction,
     pub sharing: Sharing,
     /// Which directories clients ask for most.
@@ -171,6 +179,8 @@ impl Node {
             reserve_bytes: AtomicU64::new(0),
             low_on_room: AtomicBool::new(false),
             others_low: Mutex::default(),
+            behind: Behind::default(),
+            damage: Damage::default(),
             compaction: Compaction::default(),
             sharing: Sharing::default(),
             hot: Hot::default(),
@@ -320,6 +330,11 @@ impl Node {
         }
         let what = format!("this metadata server leaves its lead to the others: {error}");
         Error::new(ErrorKind::Unavailable, what)
+    }
+
+    /// What of its log or its state this server could not read or copy, for people.
+    pub fn damaged(&self) -> Option<String> {
+        self.damage.what().or_else(|| self.state.failure().map(|e| e.message))
     }
 
     /// Waits until this server leads and may answer. Another leader, or none before the deadline,

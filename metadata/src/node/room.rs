@@ -9,7 +9,9 @@
 //! eaten by others. It is for the log, which keeps some hundred megabytes, and for the store, which
 //! writes what it merges anew before it frees what there was: never more than that was.
 
+use super::troubles::Room;
 use super::{Node, UNKNOWN};
+use crate::folder::MOVE_AWAY;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,9 +23,11 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Looks after the room of this server, for ever.
 pub async fn watch(node: Arc<Node>) {
     loop {
-        let dir = node.config.data_dir.clone();
-        match node.env.blocking(move || free_bytes(&dir)).await {
-            Ok((free, all)) => node.note_room(free, node.config.reserve(all)),
+        match node.look_at_room().await {
+            Ok(room) => {
+                node.note_room(room.free, room.reserve);
+                node.behind.note_room(&room);
+            }
             Err(error) => tracing::warn!("how much room there is left is not known: {error}"),
         }
         sleep(LOOK_INTERVAL).await;
@@ -39,6 +43,36 @@ fn free_bytes(dir: &std::path::Path) -> Result<(u64, u64)> {
 }
 
 impl Node {
+    /// The room that there is now.
+    pub(super) async fn look_at_room(&self) -> Result<Room> {
+        let dir = self.config.data_dir.clone();
+        let (free, all) = self.env.blocking(move || free_bytes(&dir)).await?;
+        Ok(Room { free, reserve: self.config.reserve(all) })
+    }
+
+    /// Refuses a snapshot of so many bytes that would take what is to stay free: the log lies on the
+    /// same disk. Error: `NoSpace`.
+    pub(super) async fn has_room_for(&self, bytes: u64) -> Result<()> {
+        let room = self.look_at_room().await?;
+        if room.fits(bytes) {
+            return Ok(());
+        }
+        // Rounded up: nothing is told as too little.
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        Err(Error::new(
+            ErrorKind::NoSpace,
+            format!(
+                "the state takes {} MiB beside what is there, and the disk of {} has {} MiB left, \
+                 of which {} MiB are to stay free: make {} MiB more room there, or {MOVE_AWAY}",
+                mib(bytes),
+                self.config.data_dir.display(),
+                room.free >> 20,
+                room.reserve >> 20,
+                mib(room.missing(bytes)),
+            ),
+        ))
+    }
+
     /// `free` bytes are left on the disk of this server, which is to keep `reserve`.
     pub(super) fn note_room(&self, free: u64, reserve: u64) {
         self.free_bytes.store(free, Ordering::Relaxed);

@@ -1,22 +1,25 @@
 //! Snapshots in the event loop: one is made when a follower needs it, fetched before Raft hears of
 //! it, and installed between two readies.
 //!
-//! Invariant: the log says that an installation has begun before the state is replaced, so that a
-//! crash in between is put right at the next start.
+//! Invariants: the log says that an installation has begun before the state is replaced, so that a
+//! crash in between is put right at the next start; none is fetched for which there is no room, and
+//! nothing is left of one that is not installed.
 
-use super::driver::{Driver, Side, ended, raft_failed};
+use super::Node;
+use super::announced::Pause;
+use super::driver::{Driver, Side, ended};
 use crate::raftlog::{Append, Position};
-use crate::snapshot::NewSnapshot;
+use crate::snapshot::{self, NewSnapshot, Snapshots};
 use crate::tables::members::same;
 use prost::Message as _;
 use raft::eraftpb::{Message, Snapshot, SnapshotMetadata};
-use raft::{Ready, SnapshotStatus, Storage as _};
+use raft::{ProgressState, Ready, SnapshotStatus, Storage as _};
+use std::path::PathBuf;
 use std::time::Duration;
 use tokio::time::Instant;
+use weft_net::Peers;
 use weft_proto::{Error, ErrorKind, Result, v1};
 
-/// A follower that asks for no piece of its snapshot for this long has given up.
-const SNAPSHOT_STALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// A snapshot that nobody reads is removed after this long.
 const SNAPSHOT_KEEP_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -38,10 +41,29 @@ impl Driver {
         };
         self.fetching = true;
         let (snapshots, peers) = (self.wiring.snapshots.clone(), self.wiring.peers.clone());
-        let done = self.side_done.clone();
+        let (node, done) = (self.node.clone(), self.side_done.clone());
         tokio::spawn(async move {
-            let dir = snapshots.fetch(&peers, &manifest).await;
+            let dir = fetch_beside(&node, &snapshots, &peers, &manifest).await;
+            match &dir {
+                Ok(_) => node.behind.fetched(),
+                Err(e) => {
+                    let index = message.get_snapshot().get_metadata().index;
+                    node.behind.note(index, snapshot::len(&manifest), e.clone());
+                }
+            }
             let _ = done.send(Side::Fetched(Box::new(message), dir));
+        });
+    }
+
+    /// What was fetched is of no use.
+    fn forget_fetched(&mut self) {
+        self.fetching = true;
+        let (snapshots, done) = (self.wiring.snapshots.clone(), self.side_done.clone());
+        tokio::spawn(async move {
+            if let Err(e) = snapshots.forget_fetched().await {
+                tracing::warn!("{e}");
+            }
+            let _ = done.send(Side::Forgotten);
         });
     }
 
@@ -80,6 +102,7 @@ impl Driver {
                 log.write(&[append])
             })
             .await?;
+        self.node.damage.is_replaced();
         self.raw.mut_store().reset(at, metadata.conf_state.unwrap_or_default());
         self.raw.mut_store().append(&entries);
         let (number, messages) = (ready.number(), ready.take_persisted_messages());
@@ -97,16 +120,30 @@ impl Driver {
             Side::Fetched(message, dir) => {
                 self.fetching = false;
                 match dir {
-                    Ok(_) => self.step(*message),
+                    Ok(_) => {
+                        self.step(*message);
+                        if self.raw.snap().is_none() {
+                            // The log has it by now, or another leads.
+                            self.forget_fetched();
+                        }
+                    }
                     // The leader notices that nobody fetches, and tries again.
                     Err(e) => tracing::warn!("could not fetch a snapshot: {e}"),
                 }
             }
+            Side::Forgotten => self.fetching = false,
             Side::Made(made) => {
                 self.making = None;
-                match made.and_then(|made| self.offer(made)) {
-                    Ok(()) => {}
-                    Err(e) => tracing::warn!("could not make a snapshot: {e}"),
+                match made {
+                    Ok(made) => {
+                        self.node.damage.is_copied();
+                        self.announced.making = Pause::default();
+                        self.offer(made);
+                    }
+                    Err(e) => {
+                        self.announced.making.grow(Instant::now());
+                        self.on_no_copy(&e);
+                    }
                 }
             }
             Side::Synced(index) => {
@@ -117,51 +154,84 @@ impl Driver {
         Ok(())
     }
 
-    pub(super) fn offer(&mut self, snapshot: NewSnapshot) -> Result<()> {
+    pub(super) fn offer(&mut self, snapshot: NewSnapshot) {
         let NewSnapshot { index, members, manifest } = snapshot;
         let store = self.raw.mut_store();
-        let term = store.term(index).map_err(raft_failed)?;
+        let Ok(term) = store.term(index) else {
+            tracing::info!(index, "a snapshot is not sent: the log does not join it any more");
+            self.announced.making.grow(Instant::now());
+            return self.wiring.snapshots.discard();
+        };
         // As of the snapshot: it may have changed since.
         let recorded = members.map(|m| m.conf_state());
         let conf_state = recorded.unwrap_or_else(|| store.conf_state().clone());
         if !same(&conf_state, store.conf_state()) {
             // Who came meanwhile would not find itself in it. Raft asks for another.
             tracing::info!(index, "a snapshot of the group as it was before is not sent");
-            self.wiring.snapshots.discard();
-            return Ok(());
+            return self.wiring.snapshots.discard();
         }
         let conf_state = Some(conf_state);
         let metadata = Some(SnapshotMetadata { conf_state, index, term });
         store.offer_snapshot(Some(Snapshot { data: manifest.encode_to_vec(), metadata }));
-        Ok(())
     }
 
     pub(super) fn care_for_snapshots(&mut self) {
-        if self.raw.store().take_snapshot_wanted() && self.making.is_none() {
+        let now = Instant::now();
+        self.node.behind.has(self.raw.raft.raft_log.committed);
+        if self.raw.store().take_snapshot_wanted()
+            && self.making.is_none()
+            && self.announced.making.is_over(now)
+        {
             self.making = Some(self.raw.raft.raft_log.applied);
             let (snapshots, done) = (self.wiring.snapshots.clone(), self.side_done.clone());
             tokio::spawn(async move {
                 let _ = done.send(Side::Made(snapshots.make().await));
             });
         }
-        let now = Instant::now();
-        let used = self.wiring.snapshots.last_used();
-        let stalled: Vec<u64> = self
-            .snapshot_sent
-            .iter()
-            .filter(|&(_, &sent)| now - used.map_or(sent, |u| u.max(sent)) > SNAPSHOT_STALL_TIMEOUT)
-            .map(|(&id, _)| id)
-            .collect();
-        for id in stalled {
-            self.snapshot_sent.remove(&id);
-            // Ignored by Raft if the follower has answered by now.
-            self.raw.report_snapshot(id, SnapshotStatus::Failure);
+        if self.leads.is_some() {
+            self.care_for_followers(now);
         }
+        let used = self.wiring.snapshots.last_used();
         if self.making.is_none() && used.is_some_and(|used| now - used > SNAPSHOT_KEEP_TIMEOUT) {
             self.raw.mut_store().offer_snapshot(None);
             self.wiring.snapshots.discard();
         }
     }
+
+    /// Gives up who does not fetch what was announced to it, and lets it rest.
+    fn care_for_followers(&mut self, now: Instant) {
+        let all = self.raw.raft.prs().iter();
+        let waiting = all.filter(|(_, progress)| progress.state == ProgressState::Snapshot);
+        let waiting = waiting.map(|(&id, _)| id).collect();
+        let snapshots = &self.wiring.snapshots;
+        for id in self.announced.look(now, &waiting, |id| snapshots.last_read(id)) {
+            tracing::warn!(server = id, "a server does not fetch the snapshot that it needs");
+            self.raw.report_snapshot(id, SnapshotStatus::Failure);
+        }
+        let resting = self.announced.resting(now);
+        self.raw.mut_store().rest(resting);
+    }
+}
+
+/// Fetches a snapshot, if there is room for it beside what this server has. Nothing is left of one
+/// that was not fetched as a whole.
+async fn fetch_beside(
+    node: &Node,
+    snapshots: &Snapshots,
+    peers: &Peers,
+    manifest: &v1::SnapshotManifest,
+) -> Result<PathBuf> {
+    snapshot::check(manifest)?;
+    // It would take the room.
+    snapshots.forget_fetched().await?;
+    node.has_room_for(snapshot::len(manifest)).await?;
+    let fetched = snapshots.fetch(peers, manifest).await;
+    if fetched.is_err()
+        && let Err(e) = snapshots.forget_fetched().await
+    {
+        tracing::warn!("{e}");
+    }
+    fetched
 }
 
 fn manifest_of(snapshot: &Snapshot) -> Result<v1::SnapshotManifest> {

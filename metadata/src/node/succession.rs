@@ -28,6 +28,7 @@ impl Driver {
     /// The connection to `peer` has ended.
     pub(super) fn on_ended(&mut self, peer: NodeId) {
         self.node.forget_known_entries(peer);
+        self.announced.reconnects(peer.0);
         let raft = &self.raw.raft;
         if raft.state == StateRole::Follower && raft.leader_id == peer.0 {
             let (leader, term, since) = (raft.leader_id, raft.term, Instant::now());

@@ -219,7 +219,8 @@ impl LogDb {
         self.write_synced(batch)
     }
 
-    /// Entries `[low, high)` in order, as many as fit in `max_bytes`, at least one.
+    /// Entries `[low, high)` in order, as many as fit in `max_bytes`, at least one. Error: `Corrupt`,
+    /// one of them is missing or does not read.
     pub fn entries(&self, low: u64, high: u64, max_bytes: u64) -> Result<Vec<Entry>> {
         let mut options = ReadOptions::default();
         options.set_iterate_upper_bound(entry_key(high));
@@ -234,17 +235,26 @@ impl LogDb {
             if bytes > max_bytes && !entries.is_empty() {
                 break;
             }
-            entries.push(decode(&value)?);
+            let entry = decode(&value)?;
+            if entry.index != low + entries.len() as u64 {
+                return Err(missing(low + entries.len() as u64));
+            }
+            entries.push(entry);
         }
-        Ok(entries)
+        if entries.is_empty() && low < high { Err(missing(low)) } else { Ok(entries) }
     }
 
-    /// The term of the entry at `index`, if the log has it.
-    pub fn term(&self, index: u64) -> Result<Option<u64>> {
-        match self.get(&entry_key(index))? {
-            Some(b) => Ok(Some(decode(&b)?.term)),
-            None => Ok(None),
-        }
+    /// The term of the entry at `index`, which the log has. Error: `Corrupt`, it is missing or does
+    /// not read.
+    pub fn term(&self, index: u64) -> Result<u64> {
+        let bytes = self.get(&entry_key(index))?.ok_or_else(|| missing(index))?;
+        Ok(decode(&bytes)?.term)
+    }
+
+    /// What a drive or a memory does to an entry.
+    #[cfg(test)]
+    pub(crate) fn damage(&self, index: u64) {
+        self.db.put(entry_key(index), b"\xff").unwrap();
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -270,6 +280,10 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Entry> {
 
 fn failed(e: &rocksdb::Error) -> Error {
     Error::new(ErrorKind::Io, format!("raft log: {e}"))
+}
+
+fn missing(index: u64) -> Error {
+    damaged(&format!("entry {index} is missing"))
 }
 
 fn damaged(what: &str) -> Error {

@@ -4,17 +4,21 @@
 //! durable later), so it must be able to read them at once: memory holds every entry that is not
 //! yet on disk, and a bounded tail of those that are.
 //! Invariants: `cache` is contiguous and ends at the last entry; entries below `cache` are on disk.
+//!
+//! What does not read any more is to the library as if it had been forgotten: whoever needs it is
+//! sent a snapshot. Anything else would end the process, again and again.
 
 use super::db::{LogDb, Position};
 use super::lengths::Lengths;
+use parking_lot::Mutex;
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use raft_prost::Message as _;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use weft_proto::Result;
+use weft_proto::{Error, Result};
 
 /// Entries kept in memory for followers that are a little behind.
 const CACHE_ENTRIES: usize = 8192;
@@ -35,6 +39,10 @@ pub struct LogStorage {
     snapshot: Option<Snapshot>,
     /// Set when Raft asked for a snapshot that is not there.
     snapshot_wanted: AtomicBool,
+    /// Followers that are sent no snapshot for now.
+    resting: BTreeSet<u64>,
+    /// What could not be read, until that was heard of.
+    unreadable: Mutex<Option<Error>>,
 }
 
 impl LogStorage {
@@ -59,6 +67,8 @@ impl LogStorage {
             lengths: Lengths::new(found.last.index),
             snapshot: None,
             snapshot_wanted: AtomicBool::new(false),
+            resting: BTreeSet::new(),
+            unreadable: Mutex::new(None),
         })
     }
 
@@ -125,6 +135,13 @@ impl LogStorage {
         }
     }
 
+    /// Reads everything from the disk from now on.
+    #[cfg(test)]
+    pub(crate) fn forget_cached(&mut self) {
+        self.cache.clear();
+        self.cache_bytes = 0;
+    }
+
     /// Lets the log begin after `index`, which it must hold. Answers the position for the disk.
     pub fn truncate(&mut self, index: u64) -> raft::Result<Position> {
         let at = Position { index, term: self.term(index)? };
@@ -160,6 +177,25 @@ impl LogStorage {
         self.snapshot_wanted.store(false, Ordering::Relaxed);
     }
 
+    /// These followers, and no others, are sent no snapshot for now.
+    pub fn rest(&mut self, followers: BTreeSet<u64>) {
+        self.resting = followers;
+    }
+
+    /// What could not be read, if anything since the last call.
+    pub fn take_unreadable(&self) -> Option<Error> {
+        self.unreadable.lock().take()
+    }
+
+    fn unreadable(&self, error: Error) -> raft::Error {
+        let mut noted = self.unreadable.lock();
+        if noted.is_none() {
+            tracing::error!("the log cannot be read: {error}");
+            *noted = Some(error);
+        }
+        raft::Error::Store(StorageError::Compacted)
+    }
+
     /// The index of the snapshot that is offered.
     pub fn offered(&self) -> Option<u64> {
         self.snapshot.as_ref().map(|snapshot| snapshot.get_metadata().index)
@@ -168,10 +204,6 @@ impl LogStorage {
     fn cache_first(&self) -> u64 {
         self.cache.front().map_or(self.last + 1, |e| e.index)
     }
-}
-
-fn unreadable(e: weft_proto::Error) -> raft::Error {
-    raft::Error::Store(StorageError::Other(Box::new(e)))
 }
 
 impl Storage for LogStorage {
@@ -197,7 +229,7 @@ impl Storage for LogStorage {
         let mut entries = Vec::new();
         if low < cache_first {
             let until = high.min(cache_first);
-            entries = self.db.entries(low, until, max).map_err(unreadable)?;
+            entries = self.db.entries(low, until, max).map_err(|e| self.unreadable(e))?;
             if (entries.len() as u64) < until - low {
                 return Ok(entries);
             }
@@ -228,8 +260,7 @@ impl Storage for LogStorage {
         if index >= cache_first {
             return Ok(self.cache[(index - cache_first) as usize].term);
         }
-        let found = self.db.term(index).map_err(unreadable)?;
-        found.ok_or(raft::Error::Store(StorageError::Unavailable))
+        self.db.term(index).map_err(|e| self.unreadable(e))
     }
 
     fn first_index(&self) -> raft::Result<u64> {
@@ -240,7 +271,10 @@ impl Storage for LogStorage {
         Ok(self.last)
     }
 
-    fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
+    fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<Snapshot> {
+        if self.resting.contains(&to) {
+            return Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable));
+        }
         match &self.snapshot {
             Some(snapshot) if snapshot.get_metadata().index >= request_index => {
                 Ok(snapshot.clone())

@@ -108,9 +108,14 @@ impl MetadataService {
         };
         let stopping = |_| Error::new(ErrorKind::Unavailable, "this metadata server is stopping");
         self.inbox.send((from, messages)).await.map_err(stopping)?;
-        let low_on_room = self.node.low_on_room();
-        let (changes_members, known_entries) = (true, Known::NEWEST);
-        Ok(v1::RaftAck { changes_members, known_entries, low_on_room, ..Default::default() })
+        Ok(v1::RaftAck {
+            changes_members: true,
+            known_entries: Known::NEWEST,
+            low_on_room: self.node.low_on_room(),
+            cannot_fetch: self.node.behind.is(),
+            damaged: self.node.damaged().is_some(),
+            ..Default::default()
+        })
     }
 
     /// As [`Self::meta`], when it is the turn of whoever asks.

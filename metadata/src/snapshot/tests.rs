@@ -17,3 +17,31 @@ fn names_from_a_peer_stay_inside() {
     assert!(check(&manifest(vec![file("a", u64::MAX), file("b", 2)])).is_err());
     assert!(check(&manifest(vec![file("../a", 1)])).is_err());
 }
+
+/// What one reads says nothing of another; what an older version reads may be of any.
+#[tokio::test]
+async fn it_is_known_who_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = Env { threads: false, ..Env::real() };
+    let me = Member { id: weft_proto::NodeId(1), address: "a:1".into() };
+    let state = Arc::new(StateMachine::open_in_memory());
+    let snapshots = Arc::new(Snapshots::open(dir.path(), me, env, state).unwrap());
+    let manifest = snapshots.make().await.unwrap().manifest;
+    let read = async |server| {
+        let (snapshot, file) = (manifest.snapshot.clone(), manifest.files[0].name.clone());
+        let request = v1::SnapshotPieceRequest { snapshot, file, off: 0, len: 1, server };
+        snapshots.piece(request).await.unwrap();
+    };
+    let have_read = || [2, 3].map(|server| snapshots.last_read(server).is_some());
+    assert_eq!(have_read(), [false, false]);
+    read(3).await;
+    assert_eq!(have_read(), [false, true]);
+    for stranger in 100..300 {
+        read(stranger).await;
+    }
+    assert!(snapshots.made.lock().as_ref().unwrap().readers.len() <= MAX_READERS);
+    drop(snapshots.make().await.unwrap());
+    assert_eq!(have_read(), [false, false]);
+    read(0).await;
+    assert_eq!(have_read(), [true, true]);
+}

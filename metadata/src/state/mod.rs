@@ -432,6 +432,12 @@ impl StateMachine {
         ))
     }
 
+    /// Reads all of a copy that was made of this state. Error: `Io`, it is damaged, and so is the
+    /// state, since they share files.
+    pub fn verify_copy(&self, dir: &Path) -> Result<()> {
+        Ok(self.store.verify_copy(dir)?)
+    }
+
     /// Replaces the whole state by a checkpoint of another replica. `dir`, on the same filesystem
     /// as the state, is moved. A crash leaves the old state or the new one; so does an error.
     /// Readers that are under way finish on the old state.

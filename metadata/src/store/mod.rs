@@ -83,6 +83,15 @@ impl Store {
         }
     }
 
+    /// Reads all that a copy of this store has, past what is cached of the store itself. Error: what
+    /// does not read.
+    pub(crate) fn verify_copy(&self, dir: &Path) -> StoreResult<()> {
+        match self {
+            Self::Rocks(_) => rocks::verify(dir),
+            Self::Memory(_) => Ok(()),
+        }
+    }
+
     /// Replaces the whole store by a checkpoint that `accept` agrees with. The directory is moved.
     pub(crate) fn replace(
         &self,

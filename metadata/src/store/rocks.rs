@@ -130,13 +130,33 @@ impl Rocks {
     ) -> StoreResult<[Option<Bytes>; N]> {
         Checkpoint::new(&self.db)?.create_checkpoint(dir)?;
         // The writer may have gone on: only the copy knows which moment it is of.
-        let copy = DB::open_for_read_only(&options(1 << 20, false), dir, false)?;
+        let copy = DB::open_for_read_only(&options(SMALL_CACHE, false), dir, false)?;
         let mut values = [const { None }; N];
         for (value, key) in values.iter_mut().zip(keys) {
             *value = copy.get(key)?.map(Bytes::from);
         }
         Ok(values)
     }
+}
+
+/// Cache of a database of which all is read once.
+const SMALL_CACHE: usize = 1 << 20;
+/// Bytes read ahead then.
+const READ_AHEAD: usize = 1 << 20;
+
+/// Reads all of a database, so that every block is held against its checksum.
+pub(super) fn verify(dir: &Path) -> StoreResult<()> {
+    let db = DB::open_for_read_only(&options(SMALL_CACHE, false), dir, false)?;
+    let mut options = ReadOptions::default();
+    options.set_total_order_seek(true);
+    options.fill_cache(false);
+    options.set_readahead_size(READ_AHEAD);
+    let mut at = db.raw_iterator_opt(options);
+    at.seek_to_first();
+    while at.valid() {
+        at.next();
+    }
+    at.status().map_err(StoreError::damaged)
 }
 
 /// Whether all keys of `[from, to)` begin with the same prefix, so that its bloom filter helps.

@@ -1,11 +1,12 @@
 //! The event loop driven by hand: the test is its peers, its clock and, where it wants to, its
-//! disk.
+//! disk. Time stands still: however slow the machine is, who was heard of just now was.
 
 mod appends;
 mod control;
 mod known;
 mod members;
 mod service;
+mod snapshots;
 mod succession;
 
 use super::*;
@@ -43,13 +44,14 @@ impl Rig {
         let member = |id: u64| Member { id: NodeId(id), address: format!("127.0.0.1:{id}") };
         let members: Vec<_> = (1..=3).map(member).collect();
         let data = dir.path().to_path_buf();
-        let mut config = Config::new(NodeId(1), members[0].address.clone(), members, data);
+        let address = members[0].address.clone();
+        let mut config = Config::new(NodeId(1), address, members.clone(), data);
         tune(&mut config);
         LogStorage::make(&dir.path().join(LOG), vec![1, 2, 3], &HardState::default()).unwrap();
         let env = Env { clock: Arc::new(SystemClock), seed: 1, threads: false };
         let state = Arc::new(StateMachine::open(&dir.path().join("state")).unwrap());
         let me = weft_net::Identity { name: "1".into(), cluster: None };
-        let snapshots = Snapshots::open(dir.path(), "", env.clone(), state.clone()).unwrap();
+        let snapshots = Snapshots::open(dir.path(), members[0].clone(), env.clone(), state.clone());
         let (reports, reported) = mpsc::unbounded_channel();
         let lost_tx = reports.clone();
         let sent: Arc<Mutex<BTreeMap<u64, mpsc::Receiver<Message>>>> = Arc::default();
@@ -68,7 +70,7 @@ impl Rig {
             links,
             inbox: mpsc::channel(1).1,
             reports: reported,
-            snapshots: Arc::new(snapshots),
+            snapshots: Arc::new(snapshots.unwrap()),
             admitted,
             shutdown,
         };
@@ -237,7 +239,7 @@ async fn refused(answer: Answer) -> ErrorKind {
     answer.await.unwrap().unwrap_err().kind
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_a_deposed_leader_has_in_its_log_is_in_doubt() {
     let mut rig = Rig::leading().await;
     let in_log = rig.propose(admit(9));
@@ -252,7 +254,7 @@ async fn what_a_deposed_leader_has_in_its_log_is_in_doubt() {
 }
 
 /// Between Raft's step down and its publication, in one round of the loop.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_leader_just_deposed_forwards_nothing() {
     let mut rig = Rig::leading().await;
     let term = rig.driver.raw.raft.term + 1;
@@ -348,7 +350,7 @@ async fn an_installation_waits_for_the_truncation_before_it() {
     assert_eq!(log.recover(100).unwrap().truncated.index, 100);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_second_snapshot_leaves_the_one_that_is_installed() {
     let mut rig = Rig::following(3, |_| {}).await;
     let first = rig.fetched(50);
@@ -367,7 +369,7 @@ async fn a_second_snapshot_leaves_the_one_that_is_installed() {
 }
 
 /// A follower that has it goes on from there.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_log_behind_a_snapshot_that_is_sent_stays() {
     let mut rig = Rig::following(60, |config| config.log_entries = 16).await;
     let grow = async |rig: &mut Rig, from: u64| {
@@ -380,13 +382,13 @@ async fn the_log_behind_a_snapshot_that_is_sent_stays() {
     rig.driver.making = None;
     let snapshot = rig.driver.wiring.snapshots.make().await.unwrap();
     assert_eq!(snapshot.index, 260);
-    rig.driver.offer(snapshot).unwrap();
+    rig.driver.offer(snapshot);
     assert_eq!(grow(&mut rig, 260).await, 260);
     rig.driver.raw.mut_store().offer_snapshot(None);
     assert!(rig.driver.compactable() > 260);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_log_of_few_large_entries_is_shortened() {
     let large = v1::PurgeInodesEntry { inos: vec![u64::MAX; 20_000] };
     let body = Some(v1::log_entry::Body::PurgeInodes(large));
@@ -405,10 +407,10 @@ async fn a_log_of_few_large_entries_is_shortened() {
         assert!(kept * data.len() < 2 << 20, "{kept} entries of {} bytes", data.len());
     }
     assert!(rig.driver.raw.store().truncated().index > 20);
-    assert!(rig.driver.log.entries(1, 21, u64::MAX).unwrap().is_empty(), "on disk, too");
+    assert!(rig.driver.log.entries(1, 21, u64::MAX).is_err(), "on disk, too");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn who_starts_anew_is_sent_the_log_from_its_beginning() {
     let mut rig = Rig::leading().await;
     for _ in 0..5 {
@@ -469,7 +471,7 @@ async fn who_catches_up_stands_for_no_election_and_elects_who_has_what_it_forgot
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn who_lost_entries_that_others_count_on_ends_for_good() {
     let mut rig = Rig::following(3, |_| {}).await;
     let counted = Message { term: 5, commit: 4, ..message(2, MessageType::MsgHeartbeat) };
@@ -483,7 +485,7 @@ async fn who_lost_entries_that_others_count_on_ends_for_good() {
 }
 
 /// What it asks for goes through the log once, until it has lost its disk again.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_is_admitted_once_for_each_lost_disk() {
     let mut rig = Rig::leading().await;
     let node = rig.driver.node.clone();

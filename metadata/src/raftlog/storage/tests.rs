@@ -2,6 +2,7 @@
 
 use super::super::Append;
 use super::*;
+use weft_proto::ErrorKind;
 
 fn entry(index: u64, term: u64) -> Entry {
     Entry { index, term, data: vec![index as u8; 100], ..Default::default() }
@@ -130,4 +131,39 @@ fn a_missing_log_is_not_made_anew() {
     found.db().condemn().unwrap();
     drop(found);
     assert!(LogStorage::open(&log, 0).is_err());
+}
+
+/// Whoever needs it is sent a snapshot, and the process goes on.
+#[test]
+fn what_does_not_read_is_as_if_it_were_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = made(dir.path());
+    append(&mut log, (1..=9).map(|i| entry(i, 1)).collect());
+    drop(log);
+    // Nothing is in memory.
+    let log = LogStorage::open(dir.path(), 9).unwrap();
+    log.db().damage(4);
+    let forgotten = |e| matches!(e, raft::Error::Store(StorageError::Compacted));
+    assert!(forgotten(log.entries(2, 9, None, GetEntriesContext::empty(false)).unwrap_err()));
+    assert!(log.take_unreadable().is_some() && log.take_unreadable().is_none());
+    assert!(forgotten(log.term(4).unwrap_err()));
+    assert!(log.take_unreadable().is_some());
+    assert_eq!(range(&log, 5, 10).len(), 5);
+    assert!(log.take_unreadable().is_none());
+}
+
+/// A follower would be told that what comes next is what it lacks.
+#[test]
+fn a_log_with_a_gap_is_not_read_across_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = made(dir.path());
+    append(&mut log, (1..=3).map(|i| entry(i, 1)).collect());
+    let db = log.db();
+    db.write(&[Append { entries: vec![entry(5, 1)], ..Default::default() }]).unwrap();
+    assert_eq!(db.entries(1, 4, u64::MAX).unwrap().len(), 3);
+    for (low, high) in [(2, 6), (4, 6), (6, 8)] {
+        assert_eq!(db.entries(low, high, u64::MAX).unwrap_err().kind, ErrorKind::Corrupt);
+    }
+    assert!(db.entries(6, 6, u64::MAX).unwrap().is_empty());
+    assert_eq!(db.term(4).unwrap_err().kind, ErrorKind::Corrupt);
 }

@@ -1,0 +1,136 @@
+//! What is wrong with this server by itself, as its status and its answers to the leader tell it: it
+//! needs a snapshot that it cannot fetch, or cannot read what it has.
+//!
+//! Invariant: that it cannot fetch is said from the first fetch that fails until one succeeds, or
+//! there is no need for one, or, where it was a matter of room, there is room.
+
+use parking_lot::Mutex;
+use weft_proto::{Error, ErrorKind};
+
+/// Room on a disk.
+pub(super) struct Room {
+    pub free: u64,
+    /// What is to stay free.
+    pub reserve: u64,
+}
+
+impl Room {
+    /// Bytes by which there is too little for so many more.
+    pub fn missing(&self, bytes: u64) -> u64 {
+        bytes.saturating_add(self.reserve).saturating_sub(self.free)
+    }
+
+    pub fn fits(&self, bytes: u64) -> bool {
+        self.missing(bytes) == 0
+    }
+}
+
+/// A snapshot that could not be fetched.
+struct Missed {
+    /// Of the last entry in it.
+    index: u64,
+    /// Bytes that it takes, if there was no room for them.
+    bytes: Option<u64>,
+    why: Error,
+}
+
+/// Whether this server is behind, and cannot fetch what it lacks.
+#[derive(Default)]
+pub struct Behind(Mutex<Option<Missed>>);
+
+impl Behind {
+    /// Why no snapshot can be fetched, if one is needed.
+    pub fn why(&self) -> Option<String> {
+        self.0.lock().as_ref().map(|missed| missed.why.message.clone())
+    }
+
+    pub fn is(&self) -> bool {
+        self.0.lock().is_some()
+    }
+
+    /// A snapshot of so many bytes, up to an entry, could not be fetched.
+    pub(super) fn note(&self, index: u64, bytes: u64, why: Error) {
+        let bytes = (why.kind == ErrorKind::NoSpace).then_some(bytes);
+        let before = self.0.lock().replace(Missed { index, bytes, why: why.clone() });
+        if before.is_none_or(|before| before.why.kind != why.kind) {
+            tracing::error!("this server is behind, and cannot fetch the state: {why}");
+        }
+    }
+
+    /// A snapshot was fetched.
+    pub(super) fn fetched(&self) {
+        *self.0.lock() = None;
+    }
+
+    /// This server knows of all entries up to this one.
+    pub(super) fn has(&self, index: u64) {
+        self.0.lock().take_if(|missed| missed.index <= index);
+    }
+
+    /// There is this much room.
+    pub(super) fn note_room(&self, room: &Room) {
+        let fits = |missed: &mut Missed| missed.bytes.is_some_and(|bytes| room.fits(bytes));
+        if self.0.lock().take_if(fits).is_some() {
+            tracing::info!("there is room for the state that this server is to fetch");
+        }
+    }
+}
+
+/// What of this server's log could not be read, and why its state could not be copied.
+#[derive(Default)]
+pub struct Damage {
+    log: Mutex<Option<String>>,
+    copy: Mutex<Option<String>>,
+}
+
+impl Damage {
+    /// For people; `None`: nothing is known.
+    pub fn what(&self) -> Option<String> {
+        self.log.lock().clone().or_else(|| self.copy.lock().clone())
+    }
+
+    pub(super) fn note_log(&self, why: &Error) {
+        *self.log.lock() = Some(why.message.clone());
+    }
+
+    pub(super) fn note_copy(&self, why: &Error) {
+        *self.copy.lock() = Some(why.message.clone());
+    }
+
+    /// The state was copied, as a whole.
+    pub(super) fn is_copied(&self) {
+        *self.copy.lock() = None;
+    }
+
+    /// Log and state are others now.
+    pub(super) fn is_replaced(&self) {
+        *self.log.lock() = None;
+        self.is_copied();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_said_until_it_is_over() {
+        let behind = Behind::default();
+        let note = |kind| behind.note(50, 1000, Error::new(kind, "a reason"));
+        note(ErrorKind::NoSpace);
+        assert_eq!(behind.why().as_deref(), Some("a reason"));
+        behind.has(49);
+        behind.note_room(&Room { free: 3999, reserve: 3000 });
+        assert!(behind.is());
+        behind.note_room(&Room { free: 4000, reserve: 3000 });
+        assert!(!behind.is());
+        note(ErrorKind::TimedOut);
+        behind.note_room(&Room { free: u64::MAX, reserve: 0 });
+        assert!(behind.is(), "it was not a matter of room");
+        behind.has(50);
+        assert!(!behind.is());
+        note(ErrorKind::TimedOut);
+        behind.fetched();
+        assert_eq!(behind.why(), None);
+    }
+}
