@@ -1,7 +1,6 @@
 //! Garbage, strangers, and data folders of others.
 
 use crate::support::*;
-use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -34,7 +33,7 @@ async fn garbage_on_the_port_harms_nobody() {
         // And nonsense in well-formed frames.
         for op in [op::META, op::RAFT, op::SNAPSHOT_PIECE, op::PUT, 999] {
             let nonsense = v1::Extent { file_off: noise, len: noise, source: None };
-            let deadline = tokio::time::Instant::now() + Duration::from_secs(5);
+            let deadline = tokio::time::Instant::now() + PATIENCE;
             let answer = client
                 .peers
                 .peer(&address)
@@ -55,7 +54,7 @@ async fn a_stranger_cannot_speak_in_the_group() {
     let call = |batch: v1::RaftBatch| {
         let peer = client.peers.peer(&address);
         async move {
-            let deadline = tokio::time::Instant::now() + Duration::from_secs(5);
+            let deadline = tokio::time::Instant::now() + PATIENCE;
             peer.call(&batch, deadline).await.unwrap_err().kind
         }
     };

@@ -89,7 +89,7 @@ fn a_leader_sends_its_log_in_one_piece() {
     });
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_append_that_is_not_in_one_piece_is_not_taken() {
     let mut rig = Rig::following(3, |_| {}).await;
     let whole = || append(3, &[Vec::new(), Vec::new()]);

@@ -6,7 +6,7 @@ use crate::node::Known;
 
 /// A server of a version that knows no rules of tenants would pass over them. What else is kept in
 /// full does not wait for it.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn rules_of_tenants_are_set_once_all_servers_know_them() {
     use v1::control_server::Control;
     let (mut rig, _service) = serving().await;
@@ -99,7 +99,7 @@ async fn batches_change_extended_attributes_once_all_servers_know_such_steps() {
 
 /// What one of an older version passed over it would lack for ever, also when it is a newer one
 /// later.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_is_sent_nothing_before_it_has_said_that_it_knows_what_all_did() {
     let mut rig = Rig::leading().await;
     let node = rig.driver.node.clone();

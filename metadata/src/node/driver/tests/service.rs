@@ -79,7 +79,7 @@ async fn a_session_is_over_only_if_the_state_says_so() {
 }
 
 /// What comes along with an answer cannot be read any more when the change has taken effect.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_was_done_is_told_without_what_comes_along() {
     use v1::meta_reply::Result as Reply;
     use v1::meta_request::Op;
@@ -115,7 +115,7 @@ async fn what_was_done_is_told_without_what_comes_along() {
 }
 
 /// The group has the lock, and its client would not know.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_lock_that_was_set_is_not_refused_at_a_retry() {
     use crate::soft::lock_counts::MAX_WITH_HELD;
     use v1::meta_request::Op;
@@ -147,7 +147,7 @@ async fn a_lock_that_was_set_is_not_refused_at_a_retry() {
 }
 
 /// Each mount tells what it saw, by its own clock.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_access_that_others_have_told_is_not_noted_again() {
     use v1::meta_request::Op;
     let (mut rig, service) = serving().await;
@@ -218,7 +218,7 @@ async fn a_leader_that_cannot_read_its_state_leaves_the_lead_to_who_can() {
 }
 
 /// Memory is taken for long answers before they are made, and for none that waits for something.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_question_tells_how_long_its_answer_may_get() {
     use v1::meta_request::Op;
     let rig = Rig::leading().await;
