@@ -222,8 +222,12 @@ impl Driver {
                 }
                 _ = tick.tick() => self.on_tick()?,
                 () = stand => self.stand(),
-                Some(written) = self.written.recv() => self.on_written(written?),
-                Some(applied) = self.applied.recv() => self.on_applied(applied?)?,
+                written = self.written.recv() => {
+                    self.on_written(written.ok_or_else(|| ended("log"))??);
+                }
+                applied = self.applied.recv() => {
+                    self.on_applied(applied.ok_or_else(|| ended("applying"))??)?;
+                }
                 Some((from, messages)) = self.wiring.inbox.recv() => {
                     self.on_sender(from);
                     self.on_messages(messages)?;

@@ -526,3 +526,18 @@ async fn a_server_is_admitted_once_for_each_lost_disk() {
         assert_eq!(unnamed.await.unwrap().unwrap().index, last + more);
     }
 }
+
+/// Else it would keep its lead, and answer nobody.
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_worker_has_ended_ends() {
+    for of_log in [false, true] {
+        let mut rig = Rig::leading().await;
+        match of_log {
+            true => rig.driver.written = mpsc::unbounded_channel().1,
+            false => rig.driver.applied = mpsc::unbounded_channel().1,
+        }
+        let Rig { driver, dir: _dir, _stop, .. } = rig;
+        let ended = timeout(Duration::from_secs(3600), driver.run()).await;
+        assert_eq!(ended.expect("it ends").unwrap_err().kind, ErrorKind::Internal);
+    }
+}
