@@ -64,8 +64,9 @@ impl File {
     /// the mount is full. Answers how much was taken in: all, unless the wait ended in an error or
     /// the file would be too long; and whether it may stay in the buffer, which another mount's use
     /// of the same bytes forbids, or of any for an append. `records`: this, and what is going to be
-    /// written. `permitted` is asked before anything is taken in, under the lock of the file: who
-    /// closes the file finds what was taken in before the answer came to be no.
+    /// written. `permitted` is asked right before anything is taken in, under the lock of the file:
+    /// who closes the file finds what was taken in before the answer came to be no, and what it
+    /// permits is taken in.
     pub async fn write(
         self: &Arc<Self>,
         off: u64,
@@ -186,7 +187,6 @@ impl File {
         let Step { off, data, append, way } = step;
         let (full, scattered, stays) = {
             let state = &mut *self.state.lock();
-            permitted()?;
             let (leases, session) = (&self.context.leases, self.context.sessions.current().id);
             let range = off..off + data.len() as u64;
             let right = match append || self.wholes.load(Ordering::Acquire) > 0 {
@@ -221,6 +221,7 @@ impl File {
             if other_way || (other_right && in_doubt.is_none()) || must_not {
                 return Ok(None);
             }
+            permitted()?;
             match in_doubt {
                 Some(right) => state.keeps_in_doubt(session, right),
                 None => state.keeps_under(session, right),

@@ -72,7 +72,8 @@ impl Filesystem {
     /// [`Self::write_via`] for a caller that may be answered without it, as one that is killed.
     /// `waits` says whether it still waits: no more from before the file may be closed for it,
     /// which releases the locks under which it wrote. Nothing is taken in after that
-    /// (`Interrupted`), but for what the cache writes back.
+    /// (`Interrupted`), but for what the cache writes back. It is asked right before something is
+    /// taken in, and not if nothing is.
     pub async fn write_while(
         &self,
         id: HandleId,
@@ -86,7 +87,7 @@ impl Filesystem {
         let file = &handle.file;
         let back = via == Via::WriteBack;
         let session = self.inner.group.sessions.current().id;
-        let permitted = || self.permit(id, &handle, back.then_some(session), waits());
+        let permitted = || self.permit(id, &handle, back.then_some(session), &waits);
         // The cache writes pages back through any handle.
         let append = append.unwrap_or(handle.append) && !back;
         let range = off..off.saturating_add(data.len() as u64);
@@ -149,12 +150,12 @@ impl Filesystem {
         id: HandleId,
         handle: &Handle,
         back: Option<SessionId>,
-        waits: bool,
+        waits: impl Fn() -> bool,
     ) -> Result<()> {
         self.inner.locks.hold(handle.file.ino, id)?;
         match back {
             Some(session) => handle.file.may_write_back(session),
-            None if waits && handle.is_open() => Ok(()),
+            None if handle.is_open() && waits() => Ok(()),
             // Others may hold the locks by now, and have written under them.
             None => {
                 let what = "nobody waits for the write, or the file was closed meanwhile";

@@ -4,8 +4,8 @@ use crate::fixture::alone::{client, create};
 use crate::fixture::pattern;
 use crate::fixture::storage::Fault;
 use crate::spill::{SIZE, SMALL, assert_content, given_back_and_overwritten, kept};
-use std::sync::atomic::Ordering;
-use weft_client::{Creator, Filesystem, HandleId, OpenFlags, Via};
+use std::sync::atomic::{AtomicBool, Ordering};
+use weft_client::{Creator, Filesystem, HandleId, OpenFlags, Via, Writing};
 use weft_proto::v1::extent::Source;
 use weft_proto::{ErrorKind, InodeId, v1};
 
@@ -255,5 +255,33 @@ async fn a_line_that_may_be_there_already_takes_the_next_one_not_with_it() {
     assert!(sync.await.unwrap().is_err(), "nobody knows");
     fs.fsync(handle, false).await.unwrap();
     assert_content(&cluster, ino, &[[1; 100], [2; 100], [3; 100]].concat()).await;
+    cluster.assert_no_violations();
+}
+
+/// It may rely on that what it still waits for is there then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_appends_is_not_asked_before_it_is_taken_in() {
+    let (cluster, fs) = client(|_| ()).await;
+    let (handle, ino) = create(&fs, "f").await;
+    fs.fsync(handle, false).await.unwrap();
+    // Not to be committed with what is appended.
+    fs.write(handle, 0, &[1; 100]).await.unwrap();
+    *cluster.metadata.refuse_commits.lock() = Some(ErrorKind::NoSpace);
+    let asked = AtomicBool::new(false);
+    let waits = || {
+        asked.store(true, Ordering::SeqCst);
+        true
+    };
+    let append = Writing { append: Some(true), ..Via::Direct.into() };
+    let written = fs.write_while(handle, 0, &[2; 100], append, waits).await;
+    assert_eq!(written.unwrap_err().kind, ErrorKind::NoSpace);
+    assert!(!asked.load(Ordering::SeqCst), "it is not taken in");
+    *cluster.metadata.refuse_commits.lock() = None;
+    // It is told.
+    fs.fsync(handle, false).await.unwrap_err();
+    assert_eq!(fs.write_while(handle, 0, &[3; 100], append, waits).await, Ok(100));
+    assert!(asked.load(Ordering::SeqCst));
+    fs.fsync(handle, false).await.unwrap();
+    assert_content(&cluster, ino, &[3; 100]).await;
     cluster.assert_no_violations();
 }
