@@ -41,7 +41,7 @@ pub use filesystem::{
     Alone, ChunkLook, FileTrace, Filesystem, Finding, FsckProgress, FsckReport, Successor,
 };
 pub use options::{KeepSession, Options};
-pub use paths::{Caller, OpenFile, ReadItem, Room};
+pub use paths::{Append, AppendTo, Appends, Caller, OpenFile, ReadItem, Room};
 pub use types::{
     Allocate, Attr, Counters, Creator, DirEntry, DirPage, FileKind, HandleId, Lock, LockKind,
     OpenFlags, Opened, ReadData, Seek, SetAttr, SetTime, StatFs, Via, Warmed, Writing,

@@ -1,6 +1,5 @@
 //! An open file: the bare calls. The file objects of the package are built on it.
 
-use crate::appends::{Appends, End};
 use crate::buffers::{Source, Target};
 use crate::completions::{Later, call};
 use crate::gpu::{self, Place};
@@ -12,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
-use weft_client::{OpenFile, Seek};
+use weft_client::{AppendTo, Appends, OpenFile, Seek};
 use weft_proto::Result;
 
 /// So much of one read is held beside the memory that it goes to.
@@ -135,7 +134,7 @@ impl File {
         let (file, begun) = self.begin();
         let (fs, begun) = (self.connection.filesystem(), begun.map(Arc::new));
         let mut call = self.appends.begin(source.bytes(), moves);
-        let run = || call.run(End { fs, file, begun });
+        let run = || call.run(AppendTo { fs, file, begun });
         wait(py, &self.connection, run).map_err(|e| e.raise(Some(path)))?;
         Ok(call.end())
     }

@@ -13,7 +13,6 @@
 
 #![warn(missing_docs)]
 
-mod appends;
 mod args;
 mod batch;
 mod buffers;

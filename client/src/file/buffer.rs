@@ -1,5 +1,6 @@
 //! A buffer of written data: what becomes a segment.
 
+use super::fate::Fate;
 use crate::copies::note_copied;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -53,6 +54,8 @@ pub(super) struct Buffer {
     pub placed: bool,
     /// Ranges that were put in.
     pub parts: usize,
+    /// Of what was put in, where somebody wants to know of it.
+    pub fates: Vec<Fate>,
     /// One for each part of the budget that it takes up.
     pub permits: Permits,
 }

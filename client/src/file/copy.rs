@@ -6,7 +6,7 @@
 
 use super::handle::Handle;
 use super::inode::File;
-use super::write::Way;
+use super::write::{Way, Written};
 use crate::cache::ALL;
 use crate::meta::unexpected;
 use crate::to_the_end::to_the_end;
@@ -107,8 +107,9 @@ async fn move_bytes(
     for part in data.parts() {
         let at = into.saturating_add(done);
         let records = Some(v1::Records::one(at..at.saturating_add(part.len() as u64)));
-        let (written, buffered) =
-            to.file.write(at, part, false, records, Way::Along(None), permitted).await?;
+        let way = Way::Along(None);
+        let written = Written { off: at, data: part, append: false, way, fate: None };
+        let (written, buffered) = to.file.write(written, records, permitted).await?;
         if !buffered {
             to.flush().await?;
         }

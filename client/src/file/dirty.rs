@@ -11,6 +11,7 @@
 //! the budget while a flight has them, whether or not they are still wanted.
 
 use super::buffer::{Body, Buffer, BufferNo, Permits, Stage, append, empty};
+use super::fate::Fate;
 use crate::ranges::{Part, RangeMap};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -217,6 +218,7 @@ impl Dirty {
             spilled: false,
             placed: false,
             parts: 0,
+            fates: Vec::new(),
             permits: Permits::default(),
         };
         self.buffers.insert(no, buffer);
@@ -384,7 +386,7 @@ impl Dirty {
         };
         let is_lost = !buffer.spilled;
         // It has no segments yet.
-        drop(self.forget(&[no]));
+        drop(self.lose(&[no]));
         is_lost
     }
 
@@ -450,6 +452,26 @@ impl Dirty {
         self.unspend();
         self.count_landing();
         dropped
+    }
+
+    /// [`Self::forget`] of what is not committed, nor was: who wants to know of what was written to
+    /// these buffers can see it.
+    pub fn lose(&mut self, buffers: &[BufferNo]) -> Vec<Segment> {
+        let lost = buffers.iter().filter_map(|no| self.buffers.get(no)).filter(|b| !b.placed);
+        lost.flat_map(|buffer| &buffer.fates).for_each(Fate::lose);
+        self.forget(buffers)
+    }
+
+    /// What was written to `range` just now has this fate.
+    pub fn follow(&mut self, range: Range<u64>, fate: &Fate) {
+        for (_, place) in self.places.overlapping(range) {
+            if let Some(buffer) = self.buffers.get_mut(&place.buffer) {
+                if buffer.fates.len() == buffer.fates.capacity() {
+                    buffer.fates.retain(Fate::matters);
+                }
+                buffer.fates.push(fate.clone());
+            }
+        }
     }
 
     /// The buffers must be written again. Answers those that are still wanted, which fly now, and

@@ -181,6 +181,10 @@ impl File {
         self.state.lock().attr.adopt_atime(at);
     }
 
+    pub fn segment_len(&self) -> u64 {
+        self.state.lock().layout.segment_len
+    }
+
     pub fn set_layout(&self, layout: Layout) {
         self.state.lock().layout = layout;
     }

@@ -209,7 +209,10 @@ impl File {
         warn!(ino = %self.ino, %error, "{what}");
         let kind = error.kind;
         let mut state = self.state.lock();
-        let dropped = state.dirty.forget(&batch.buffers);
+        let dropped = match ambiguous {
+            true => state.dirty.forget(&batch.buffers),
+            false => state.dirty.lose(&batch.buffers),
+        };
         // What was set beside the data is asked for once more, without it.
         if batch.pieces.is_empty() || !state.waiting.is_more() {
             state.went_along();

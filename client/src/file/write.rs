@@ -3,6 +3,7 @@
 use super::above::Ticket;
 use super::buffer::BufferNo;
 use super::dirty::Dirty;
+use super::fate::Fate;
 use super::inode::File;
 use super::past::Number;
 use super::state::State;
@@ -29,13 +30,16 @@ pub(crate) enum Way<'a> {
     Back,
 }
 
-/// What is taken in at once.
+/// What is written.
 #[derive(Clone, Copy)]
-struct Step<'a> {
-    off: u64,
-    data: &'a [u8],
-    append: bool,
-    way: Way<'a>,
+pub(crate) struct Written<'a> {
+    pub off: u64,
+    pub data: &'a [u8],
+    /// At the end of file, wherever that is.
+    pub append: bool,
+    pub way: Way<'a>,
+    /// For who wants to know what becomes of it.
+    pub fate: Option<&'a Fate>,
 }
 
 /// A write past the cache, until this is dropped: what was cached is gone then.
@@ -60,8 +64,7 @@ impl File {
         WritePast { file: self.clone(), number }
     }
 
-    /// Takes `data` in at `off`, or at the end of file if `append`; waits while the write buffer of
-    /// the mount is full. Answers how much was taken in: all, unless the wait ended in an error or
+    /// Takes it in; waits while the write buffer of the mount is full. Answers how much was taken in: all, unless the wait ended in an error or
     /// the file would be too long; and whether it may stay in the buffer, which another mount's use
     /// of the same bytes forbids, or of any for an append. `records`: this, and what is going to be
     /// written. `permitted` is asked right before anything is taken in, under the lock of the file:
@@ -69,13 +72,11 @@ impl File {
     /// permits is taken in.
     pub async fn write(
         self: &Arc<Self>,
-        off: u64,
-        data: &[u8],
-        append: bool,
+        written: Written<'_>,
         records: Option<v1::Records>,
-        way: Way<'_>,
         permitted: impl Fn() -> Result<()>,
     ) -> Result<(usize, bool)> {
+        let Written { off, data, way, .. } = written;
         // As on local filesystems, what fits is written, and the next write fails.
         let room = MAX_FILE.saturating_sub(off);
         if room == 0 && !data.is_empty() {
@@ -86,7 +87,7 @@ impl File {
         self.prepare_to_write(records, way).await?;
         let (mut done, mut buffered) = (0, true);
         for data in data.chunks(MAX_STEP) {
-            let step = Step { off: off + done as u64, data, append, way };
+            let step = Written { off: off + done as u64, data, ..written };
             match self.take_in(step, &permitted).await {
                 Ok(stays) => buffered &= stays,
                 Err(error) if done == 0 => return Err(error),
@@ -98,13 +99,8 @@ impl File {
     }
 
     /// [`Self::write`] of one step, if nothing has to be waited for and it may stay in the buffer.
-    pub fn write_now(
-        self: &Arc<Self>,
-        off: u64,
-        data: &[u8],
-        append: bool,
-        way: Way<'_>,
-    ) -> Option<usize> {
+    pub fn write_now(self: &Arc<Self>, written: Written<'_>) -> Option<usize> {
+        let Written { off, data, way, .. } = written;
         let fits = off.checked_add(data.len() as u64).is_some_and(|end| end <= MAX_FILE);
         if !fits || data.len() > MAX_STEP {
             return None;
@@ -115,14 +111,14 @@ impl File {
             Way::Back if in_doubt() => budget.try_take_more(data.len()),
             _ => budget.try_take(data.len()),
         }?;
-        let taken = self.put_in(Step { off, data, append, way }, permit, true, &|| Ok(()));
+        let taken = self.put_in(written, permit, true, &|| Ok(()));
         taken.ok().flatten().map(|_| data.len())
     }
 
     /// Answers whether the bytes may stay in the buffer.
     async fn take_in(
         self: &Arc<Self>,
-        step: Step<'_>,
+        step: Written<'_>,
         permitted: &impl Fn() -> Result<()>,
     ) -> Result<bool> {
         let mut spared = matches!(step.way, Way::Back);
@@ -179,12 +175,12 @@ impl File {
     /// not answer.
     fn put_in(
         self: &Arc<Self>,
-        step: Step<'_>,
+        step: Written<'_>,
         permit: OwnedSemaphorePermit,
         must_stay: bool,
         permitted: &impl Fn() -> Result<()>,
     ) -> Result<Option<bool>> {
-        let Step { off, data, append, way } = step;
+        let Written { off, data, append, way, .. } = step;
         let (full, scattered, stays) = {
             let state = &mut *self.state.lock();
             let (leases, session) = (&self.context.leases, self.context.sessions.current().id);
@@ -251,10 +247,11 @@ impl File {
     fn buffer(
         &self,
         state: &mut State,
-        step: Step<'_>,
+        step: Written<'_>,
         mut permit: OwnedSemaphorePermit,
     ) -> Vec<BufferNo> {
-        let (Step { off, data, append, way }, segment_len) = (step, state.layout.segment_len);
+        let Written { off, data, append, way, fate } = step;
+        let segment_len = state.layout.segment_len;
         let off = match append {
             false => off,
             // Wherever the file ends by now, it comes right after what goes with it.
@@ -276,17 +273,23 @@ impl File {
             }
         };
         match way {
-            Way::Back => state.past.rest(range).for_each(|part| take(&mut state.dirty, part)),
+            Way::Back => {
+                state.past.rest(range.clone()).for_each(|part| take(&mut state.dirty, part))
+            }
             Way::Along(_) => {
                 state.past.filled(range.clone());
-                take(&mut state.dirty, range);
+                take(&mut state.dirty, range.clone());
             }
             Way::Past(past) => {
                 if let Some(past) = past.filter(|_| self.is_cached()) {
                     state.past.wrote(range.clone(), past.number);
                 }
-                take(&mut state.dirty, range);
+                take(&mut state.dirty, range.clone());
             }
+        }
+        if let Some(fate) = fate.filter(|_| !data.is_empty()) {
+            fate.take();
+            state.dirty.follow(range, fate);
         }
         full
     }

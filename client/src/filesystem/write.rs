@@ -2,7 +2,7 @@
 
 use super::facade::Filesystem;
 use crate::cache::Right;
-use crate::file::{End, File, Handle, Ticket, Way, WritePast};
+use crate::file::{End, Fate, File, Handle, Ticket, Way, WritePast, Written};
 use crate::types::{HandleId, Via, Writing};
 use std::ops::Range;
 use std::sync::Arc;
@@ -82,8 +82,21 @@ impl Filesystem {
         how: impl Into<Writing>,
         waits: impl Fn() -> bool,
     ) -> Result<usize> {
+        self.write_known(id, off, data, how.into(), None, waits).await
+    }
+
+    /// [`Self::write_while`] for a caller that wants to know what becomes of it.
+    pub(crate) async fn write_known(
+        &self,
+        id: HandleId,
+        off: u64,
+        data: &[u8],
+        how: Writing,
+        fate: Option<&Fate>,
+        waits: impl Fn() -> bool,
+    ) -> Result<usize> {
         let handle = self.inner.files.handle(id)?;
-        let Writing { via, append, sync } = how.into();
+        let Writing { via, append, sync } = how;
         let file = &handle.file;
         let back = via == Via::WriteBack;
         let session = self.inner.group.sessions.current().id;
@@ -113,8 +126,8 @@ impl Filesystem {
                 handle.failure()?;
             }
             handle.writes();
-            let write = file.write(off, data, append, records, way, permitted);
-            let (written, buffered) = write.await?;
+            let written = Written { off, data, append, way, fate };
+            let (written, buffered) = file.write(written, records, permitted).await?;
             handle.wrote(back, sync, buffered).await?;
             Ok((written, buffered))
         };
@@ -207,6 +220,11 @@ impl Filesystem {
         Some((Alone(right), size))
     }
 
+    /// The length of a segment of an open file: of what is appended no more is in one.
+    pub(crate) fn segment_len(&self, handle: HandleId) -> Result<u64> {
+        Ok(self.inner.files.handle(handle)?.file.segment_len())
+    }
+
     /// [`Self::write`] if it need not wait: a lease to write, room in the buffer, nothing to send
     /// first, nothing cached that a write past the cache makes old. `None` says that nothing was
     /// taken in. Must be called inside a runtime.
@@ -217,8 +235,19 @@ impl Filesystem {
         data: &[u8],
         how: impl Into<Writing>,
     ) -> Option<Result<usize>> {
-        let id = handle;
-        let Writing { via, append, sync } = how.into();
+        self.write_known_now(handle, off, data, how.into(), None)
+    }
+
+    /// [`Self::write_now`] for a caller that wants to know what becomes of it.
+    pub(crate) fn write_known_now(
+        &self,
+        id: HandleId,
+        off: u64,
+        data: &[u8],
+        how: Writing,
+        fate: Option<&Fate>,
+    ) -> Option<Result<usize>> {
+        let Writing { via, append, sync } = how;
         let back = via == Via::WriteBack;
         let handle = self.inner.files.handle(id).ok()?;
         if (sync || handle.sync) && !back {
@@ -245,7 +274,10 @@ impl Filesystem {
             }
         };
         match permitted() {
-            Ok(()) => handle.file.write_now(off, data, append, way).map(Ok),
+            Ok(()) => {
+                let written = Written { off, data, append, way, fate };
+                handle.file.write_now(written).map(Ok)
+            }
             Err(error) => Some(Err(error)),
         }
     }

@@ -9,6 +9,7 @@
 //!
 //! [`access`]: crate::access
 
+mod appends;
 mod attrs;
 mod caller;
 mod dirs;
@@ -21,6 +22,7 @@ mod rename;
 mod walk;
 mod xattrs;
 
+pub use appends::{Append, AppendTo, Appends};
 pub use caller::Caller;
 pub use open_file::OpenFile;
 pub use read_many::{ReadItem, Room};

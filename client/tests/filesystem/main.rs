@@ -16,6 +16,7 @@ mod handover;
 mod in_flight;
 mod metadata_faults;
 mod model;
+mod offered_again;
 mod paths;
 mod refusals;
 mod spill;

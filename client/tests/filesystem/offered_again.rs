@@ -1,0 +1,172 @@
+//! Appends that are offered once more, as by who buffers and was told of an error: each byte is
+//! there, and is there once.
+
+use crate::fixture::alone::{client, create};
+use crate::fixture::storage::Fault;
+use crate::fixture::{Cluster, pattern, until};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use weft_client::{
+    AppendTo, Appends, Credentials, Filesystem, HandleId, OpenFile, OpenFlags, Options, Via,
+};
+use weft_proto::{ErrorKind, InodeId, Result};
+
+/// A file that was opened to append.
+struct Appended {
+    cluster: Cluster,
+    fs: Filesystem,
+    ino: InodeId,
+    /// To write anywhere.
+    handle: HandleId,
+    file: Arc<OpenFile>,
+    appends: Appends,
+}
+
+impl Appended {
+    async fn new(options: impl FnOnce(&mut Options), sync: bool) -> Self {
+        let (cluster, fs) = client(options).await;
+        let (handle, ino) = create(&fs, "log").await;
+        fs.fsync(handle, false).await.unwrap();
+        let user = fs.as_user(Credentials::new(0, 0));
+        let flags = OpenFlags { write: true, append: true, sync, ..Default::default() };
+        let file = Arc::new(user.open(b"log", flags).await.unwrap());
+        Self { cluster, fs, ino, handle, file, appends: Appends::default() }
+    }
+
+    fn to(&self) -> AppendTo<'_> {
+        AppendTo { fs: &self.fs, file: self.file.clone(), begun: None }
+    }
+
+    async fn append(&self, data: &[u8]) -> Result<usize> {
+        let mut call = self.appends.begin(data, true);
+        call.run(self.to()).await?;
+        Ok(call.end())
+    }
+
+    fn segment(&self) -> usize {
+        self.cluster.metadata.state.lock().layout.segment_len as usize
+    }
+
+    fn set(&self, fault: Fault) {
+        self.cluster.targets.iter().for_each(|target| target.set(fault));
+    }
+
+    fn refuse(&self, kind: Option<ErrorKind>) {
+        *self.cluster.metadata.refuse_commits.lock() = kind;
+    }
+
+    async fn ends(self, model: &[u8]) {
+        self.file.sync().await.unwrap();
+        let other = self.cluster.client().await;
+        let handle = other.open(self.ino, OpenFlags::default()).await.unwrap().handle;
+        let found = other.read(handle, 0, model.len() + 1).await.unwrap().into_bytes();
+        assert!(found == model, "{} bytes, and not {}", found.len(), model.len());
+        self.cluster.assert_no_violations();
+    }
+}
+
+/// What is to be committed before it cannot be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_not_taken_in_is_not_missed() {
+    let to = Appended::new(|_| (), false).await;
+    to.fs.write(to.handle, 0, &[1; 100]).await.unwrap();
+    to.refuse(Some(ErrorKind::Io));
+    let line = pattern(200, 1);
+    assert_eq!(to.append(&line).await.unwrap_err().kind, ErrorKind::Io);
+    to.refuse(None);
+    to.file.sync().await.unwrap_err();
+    assert_eq!(to.append(&line).await, Ok(200));
+    to.ends(&line).await;
+}
+
+/// They were taken in one after the other, and had no room on the targets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pieces_that_were_lost_are_offered_again() {
+    const FULL: usize = 4 << 20;
+    let to = Appended::new(|options| options.write_buffer_bytes = FULL, false).await;
+    to.set(Fault::RefusePut(ErrorKind::NoSpace));
+    // More than waits at a time.
+    let data = pattern(2 * FULL, 2);
+    assert_eq!(to.append(&data).await.unwrap_err().kind, ErrorKind::NoSpace);
+    // So are those that were under way.
+    let _ = to.file.sync().await;
+    to.set(Fault::None);
+    to.file.sync().await.unwrap();
+    assert_eq!(to.append(&data).await, Ok(data.len()));
+    assert_eq!(to.append(b"behind").await, Ok(6));
+    to.ends(&[&data, &b"behind"[..]].concat()).await;
+}
+
+/// What others wrote to the same file is lost, which is told here, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_there_is_not_appended_again_for_what_others_lost() {
+    let to = Appended::new(|_| (), true).await;
+    let (metadata, line) = (&to.cluster.metadata, pattern(100, 3));
+    metadata.hold_commits.send_replace(true);
+    let append = to.append(&line);
+    let lost = async {
+        until(|| metadata.held.load(Ordering::SeqCst) > 0).await;
+        to.set(Fault::RefusePut(ErrorKind::NoSpace));
+        let user = to.fs.as_user(Credentials::new(0, 0));
+        let flags = OpenFlags { write: true, append: true, ..Default::default() };
+        let theirs = user.open(b"log", flags).await.unwrap();
+        let full = vec![4; to.segment()];
+        let written = to.fs.write_now(theirs.handle(), 0, &full, Via::Direct);
+        assert_eq!(written.unwrap(), Ok(full.len()));
+        let waiting = to.fs.get_attr(to.ino).await.unwrap().blocks;
+        while to.fs.get_attr(to.ino).await.unwrap().blocks == waiting {
+            tokio::task::yield_now().await;
+        }
+        to.set(Fault::None);
+        metadata.hold_commits.send_replace(false);
+        theirs
+    };
+    let (appended, theirs) = tokio::join!(append, lost);
+    assert_eq!(appended.unwrap_err().kind, ErrorKind::NoSpace);
+    assert_eq!(to.append(&line).await, Ok(100));
+    theirs.close().await.unwrap_err();
+    to.ends(&line).await;
+}
+
+/// Nobody waited for it any more when it was taken in already.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_under_way_is_not_offered_again() {
+    let to = Appended::new(|_| (), true).await;
+    let (metadata, line) = (&to.cluster.metadata, pattern(100, 5));
+    metadata.hold_commits.send_replace(true);
+    tokio::select! {
+        _ = to.append(&line) => panic!("it is not committed"),
+        () = until(|| metadata.held.load(Ordering::SeqCst) > 0) => {}
+    }
+    metadata.hold_commits.send_replace(false);
+    let longer = [&line[..], &[6; 100]].concat();
+    // Other memory is another call.
+    assert_eq!(to.append(&line).await, Ok(100));
+    assert_eq!(to.append(&longer).await, Ok(200));
+    to.ends(&[&line, &longer[..]].concat()).await;
+}
+
+/// It is carried out, and the session is over when it is asked for again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_may_be_there_is_not_offered_again() {
+    let to = Appended::new(|_| (), true).await;
+    let line = pattern(100, 7);
+    to.cluster.metadata.expire_after_commit.store(true, Ordering::SeqCst);
+    assert!(to.append(&line).await.is_err(), "nobody knows");
+    assert_eq!(to.append(&line).await, Ok(100));
+    to.ends(&line).await;
+}
+
+/// It was refused, whyever, and is not there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_refused_is_offered_again() {
+    let to = Appended::new(|_| (), true).await;
+    let line = pattern(100, 8);
+    for kind in [ErrorKind::Quota, ErrorKind::Io] {
+        to.refuse(Some(kind));
+        assert_eq!(to.append(&line).await.unwrap_err().kind, kind);
+    }
+    to.refuse(None);
+    assert_eq!(to.append(&line).await, Ok(100));
+    to.ends(&line).await;
+}
