@@ -1,10 +1,12 @@
 //! What is lost, and nobody who wrote or made it can be told any more: who syncs the file, its
 //! directory, or everything is told, each in its own way, once.
 //!
-//! Invariant: however much is lost, what is kept of it is bounded. Of what comes beyond that every
-//! sync of the same sort is told once, whatever it is of.
+//! Invariant: however much is lost, what is kept of it is bounded. The oldest makes room, and from
+//! then on each sync of the same sort is told of that once, of whatever of these inodes it is, or
+//! of one between them; once more, when very many were told.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::RangeInclusive;
 use weft_proto::{Error, InodeId, Result, v1};
 
 /// Files that are told apart, and directories.
@@ -29,9 +31,23 @@ pub(super) struct Lost {
 /// Of files, or in directories.
 #[derive(Clone, Default)]
 struct Apart {
-    each: HashMap<InodeId, Error>,
-    /// The last of more, and those of which syncs were told of it.
-    others: Option<(Error, HashSet<InodeId>)>,
+    /// Those that are told apart, each with its number.
+    each: HashMap<InodeId, (u64, Error)>,
+    /// By these numbers: the oldest first.
+    order: BTreeMap<u64, InodeId>,
+    last: u64,
+    others: Option<Others>,
+}
+
+/// Those that had no room.
+#[derive(Clone)]
+struct Others {
+    /// Of the last of them.
+    error: Error,
+    /// They are among these.
+    inos: RangeInclusive<u64>,
+    /// Those of which syncs were told of it.
+    told: HashSet<InodeId>,
 }
 
 impl Lost {
@@ -50,11 +66,24 @@ impl Lost {
     /// What a sync is told.
     pub fn take(&mut self, of: Synced) -> Result<()> {
         let error = match of {
-            Synced::File(ino) => self.files.take(ino),
-            Synced::Dir(ino) => self.dirs.take(ino),
+            // Of attributes it is not known what they are of.
+            Synced::File(ino) => {
+                self.dirs.forget(ino);
+                self.files.take(ino)
+            }
+            Synced::Dir(ino) => {
+                self.files.forget(ino);
+                self.dirs.take(ino)
+            }
             Synced::All => self.all.take(),
         };
         error.map_or(Ok(()), Err)
+    }
+
+    /// An inode is removed, and nobody has it open: nobody can sync it any more.
+    pub fn forget(&mut self, ino: InodeId) {
+        self.files.forget(ino);
+        self.dirs.forget(ino);
     }
 
     /// What a sync of everything would be told.
@@ -64,15 +93,15 @@ impl Lost {
 
     /// For the next process that serves the mount.
     pub fn hand_over(&self, state: &mut v1::ClientState) {
-        let told = |(of, error): (&InodeId, &Error), is_file| {
+        let told = |(of, error): (InodeId, &Error), is_file| {
             let (dir, error) = (of.0, Some(error.clone().into()));
             v1::LostFile { dir, error, is_file, is_dir: !is_file }
         };
-        let files = self.files.each.iter().map(|lost| told(lost, true));
-        let dirs = self.dirs.each.iter().map(|lost| told(lost, false));
+        let files = self.files.in_order().map(|lost| told(lost, true));
+        let dirs = self.dirs.in_order().map(|lost| told(lost, false));
         state.lost = files.chain(dirs).collect();
         state.last_lost = self.all.clone().map(Into::into);
-        let others = |of: &Apart| of.others.as_ref().map(|(error, _)| error.clone().into());
+        let others = |of: &Apart| of.others.as_ref().map(|others| others.error.clone().into());
         state.lost_of_other_files = others(&self.files);
         state.lost_in_other_dirs = others(&self.dirs);
     }
@@ -85,9 +114,13 @@ impl Lost {
             let of = |sort| (sort || is_file == is_dir).then_some(InodeId(dir));
             lost.lose(of(is_file), of(is_dir), &error);
         }
-        let others = |error: Option<v1::ErrorHead>| Some((error?.into(), HashSet::new()));
-        lost.files.others = others(state.lost_of_other_files.take());
-        lost.dirs.others = others(state.lost_in_other_dirs.take());
+        // Which they are it does not say.
+        let others = |error: v1::ErrorHead| Others::new(error.into(), 0..=u64::MAX);
+        let of_files = state.lost_of_other_files.take().map(others);
+        let in_dirs = state.lost_in_other_dirs.take().map(others);
+        // A process that keeps more apart may have left some without room.
+        lost.files.others = of_files.or(lost.files.others);
+        lost.dirs.others = in_dirs.or(lost.dirs.others);
         lost.all = state.last_lost.take().map(Into::into);
         lost
     }
@@ -98,23 +131,56 @@ impl Apart {
         if ino.0 == 0 || self.each.contains_key(&ino) {
             return;
         }
-        if self.each.len() < MAX_APART {
-            self.each.insert(ino, error.clone());
-        } else {
-            self.others = Some((error.clone(), HashSet::new()));
+        self.last += 1;
+        self.each.insert(ino, (self.last, error.clone()));
+        self.order.insert(self.last, ino);
+        if self.each.len() > MAX_APART
+            && let Some((_, oldest)) = self.order.pop_first()
+            && let Some((_, error)) = self.each.remove(&oldest)
+        {
+            match &mut self.others {
+                Some(others) => others.add(oldest, error),
+                None => self.others = Some(Others::new(error, oldest.0..=oldest.0)),
+            }
         }
     }
 
     fn take(&mut self, ino: InodeId) -> Option<Error> {
-        let own = self.each.remove(&ino);
-        let (error, told) = match &mut self.others {
-            Some((error, told)) => (told.insert(ino).then(|| error.clone()), told.len()),
-            None => (None, 0),
-        };
-        if told >= MAX_APART {
-            // By now nobody can have missed it.
-            self.others = None;
+        let own = self.forget(ino);
+        let other = self.others.as_mut().and_then(|others| others.take(ino));
+        own.or(other)
+    }
+
+    fn forget(&mut self, ino: InodeId) -> Option<Error> {
+        let (number, error) = self.each.remove(&ino)?;
+        self.order.remove(&number);
+        Some(error)
+    }
+
+    fn in_order(&self) -> impl Iterator<Item = (InodeId, &Error)> {
+        self.order.values().filter_map(|ino| Some((*ino, &self.each.get(ino)?.1)))
+    }
+}
+
+impl Others {
+    fn new(error: Error, inos: RangeInclusive<u64>) -> Self {
+        Self { error, inos, told: HashSet::new() }
+    }
+
+    fn add(&mut self, ino: InodeId, error: Error) {
+        self.error = error;
+        self.inos = *self.inos.start().min(&ino.0)..=*self.inos.end().max(&ino.0);
+        self.told.remove(&ino);
+    }
+
+    fn take(&mut self, ino: InodeId) -> Option<Error> {
+        if !self.inos.contains(&ino.0) {
+            return None;
         }
-        own.or(error)
+        if self.told.len() >= MAX_APART {
+            // Twice is better than never.
+            self.told.clear();
+        }
+        self.told.insert(ino).then(|| self.error.clone())
     }
 }

@@ -59,7 +59,12 @@ impl ChangeLog {
             self.counted(&table);
             return None;
         };
-        if nlink == 0 && !is_open(ino) && self.never_was(&mut table, ino) {
+        let gone = nlink == 0 && !is_open(ino);
+        if gone {
+            // If it comes to stay all the same, that is told.
+            table.lost.forget(ino);
+        }
+        if gone && self.never_was(&mut table, ino) {
             self.touched(&mut table, dir, at_ns);
             return Some((ino, true));
         }
@@ -82,7 +87,11 @@ impl ChangeLog {
             self.counted(&table);
             return None;
         };
-        if !is_open(ino) && self.never_was(&mut table, ino) {
+        let gone = !is_open(ino);
+        if gone {
+            table.lost.forget(ino);
+        }
+        if gone && self.never_was(&mut table, ino) {
             self.touched(&mut table, dir, at_ns);
             return Some(());
         }

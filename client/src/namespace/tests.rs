@@ -259,14 +259,19 @@ async fn what_is_lost_takes_bounded_memory() {
     let error = Error::new(ErrorKind::NoSpace, "full");
     let (log, next) = (alone(), alone());
     let (apart, all) = (MAX_APART as u64, MAX_APART as u64 + 10);
-    (1..=all).for_each(|ino| log.lose(InodeId(ino), Some(InodeId::ROOT), &error));
+    let file = |number| InodeId(100 + number);
+    (1..=all).for_each(|number| log.lose(file(number), Some(InodeId::ROOT), &error));
     let mut state = v1::ClientState::default();
     assert!(log.hand_over(&mut state));
     assert_eq!(state.lost.len() as u64, apart + 1);
     next.adopt(&mut state);
-    for log in [log, next] {
-        // And so is one of which nothing is lost.
-        for ino in [1, apart, all, all + 1].map(InodeId) {
+    for (log, is_next) in [(log, false), (next, true)] {
+        // Those of which nothing is lost are told, too, where it is not known of which it is.
+        for ino in (all + 1..=all + apart).map(file) {
+            assert_eq!(log.take_lost(Synced::File(ino)).is_err(), is_next);
+        }
+        // However many have synced before.
+        for ino in [1, 10, 11, apart, all].map(file) {
             assert!(log.take_lost(Synced::File(ino)).is_err());
             assert_eq!(log.take_lost(Synced::File(ino)), Ok(()), "once");
         }
@@ -275,6 +280,43 @@ async fn what_is_lost_takes_bounded_memory() {
             assert_eq!(log.take_lost(of), Ok(()), "once");
         }
         assert_eq!(log.take_lost(Synced::Dir(InodeId(7))), Ok(()), "another directory");
+    }
+}
+
+/// A process that keeps more apart says nothing of others.
+#[tokio::test]
+async fn what_another_process_kept_apart_is_not_missed() {
+    let log = alone();
+    let error: v1::ErrorHead = Error::new(ErrorKind::NoSpace, "full").into();
+    let all = MAX_APART as u64 + 5;
+    let lost =
+        |dir| v1::LostFile { dir, error: Some(error.clone()), is_file: true, ..Default::default() };
+    let mut state = v1::ClientState { lost: (1..=all).map(lost).collect(), ..Default::default() };
+    log.adopt(&mut state);
+    let missed = (1..=all).filter(|ino| log.take_lost(Synced::File(InodeId(*ino))).is_ok());
+    assert_eq!(missed.collect::<Vec<_>>(), Vec::<u64>::new());
+}
+
+/// It takes no room from what somebody may sync.
+#[tokio::test]
+async fn nothing_is_kept_of_what_nobody_can_sync() {
+    let (log, error) = (alone(), Error::new(ErrorKind::NoSpace, "full"));
+    let f = InodeId(file(&log, ROOT, "f"));
+    log.lose(f, None, &error);
+    assert_eq!(unlink(&log, ROOT, "f", false), Some(true));
+    assert_eq!(log.take_lost(Synced::File(f)), Ok(()));
+    // It is open.
+    let f = InodeId(file(&log, ROOT, "f"));
+    log.lose(f, None, &error);
+    unlink(&log, ROOT, "f", true).unwrap();
+    assert!(log.take_lost(Synced::File(f)).is_err());
+    // Attributes are those of a file, or of a directory.
+    let op = v1::SetAttrOp { ino: 7, mode: Some(0o600), ..Default::default() };
+    let step = v1::batch_op::Step { op: Some(Do::SetAttr(op)), ..Default::default() };
+    for [first, second] in [[Synced::File, Synced::Dir], [Synced::Dir, Synced::File]] {
+        log.table.lock().lose(&step, &error);
+        assert!(log.take_lost(first(InodeId(7))).is_err());
+        assert_eq!(log.take_lost(second(InodeId(7))), Ok(()));
     }
 }
 
