@@ -98,7 +98,8 @@ impl Handle {
     }
 
     fn close_written(&self, state: &mut State) {
-        if self.wrote.load(Ordering::Relaxed) {
+        // The cache writes back what is stored through a mapping, by whichever handle.
+        if self.wrote.load(Ordering::Relaxed) || self.maps.load(Ordering::Relaxed) {
             state.failures.closed(state.dirty.next());
         }
     }

@@ -4,7 +4,7 @@
 use crate::fixture::alone::{client, create, makes_alone, makes_one_alone, quiet};
 use crate::fixture::{Cluster, SHORT, in_time, pattern, small_layout};
 use std::sync::atomic::Ordering;
-use weft_client::{Creator, Filesystem, OpenFlags, SetAttr};
+use weft_client::{Creator, Filesystem, OpenFlags, SetAttr, Via};
 use weft_proto::rename::EXCHANGE;
 use weft_proto::{ErrorKind, InodeId};
 
@@ -145,6 +145,23 @@ async fn who_has_it_open_hides_no_failure_from_who_syncs() {
         assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await.and(fs.sync().await)), Ok(()));
         cluster.assert_no_violations();
     }
+}
+
+/// It may have stored what came back from the cache through another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_maps_a_file_has_closed_what_others_wrote_back() {
+    let (cluster, fs) = client_of_a_full_cluster().await;
+    cluster.metadata.grant_maps.store(true, Ordering::Relaxed);
+    let (other, ino) = create(&fs, "f").await;
+    let flags = OpenFlags { write: true, both: true, ..Default::default() };
+    let maps = fs.open(ino, flags).await.unwrap().handle;
+    assert_eq!(fs.write_via(other, 0, &[1; 4096], Via::WriteBack).await, Ok(4096));
+    assert_eq!(fs.close(maps, 0).await, Ok(()));
+    let _ = fs.release(maps).await;
+    is_told_once_to_who_syncs(&fs, ino).await;
+    assert_eq!(kind(fs.fsync(other, false).await), Err(ErrorKind::NoSpace));
+    fs.release(other).await.unwrap();
+    cluster.assert_no_violations();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
