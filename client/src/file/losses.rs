@@ -71,11 +71,15 @@ impl File {
 
     /// Takes [`Self::hand_losses_over`] over.
     pub(super) fn adopt_losses(&self, of: &v1::OpenFile) {
-        if let Some(failure) = of.failure.clone() {
-            self.state.lock().failures.adopt(failure.into(), of.heard);
-        }
         if of.made_in != 0 {
             self.was_made_in(InodeId(of.made_in));
+        }
+        let Some(failure) = of.failure.clone().map(Error::from) else { return };
+        // An older process keeps for who syncs, until the last leaves, what nobody is left to hear.
+        let waits = !of.heard && of.handles.iter().any(|handle| handle.writes);
+        self.state.lock().failures.adopt(failure.clone(), !waits);
+        if !of.heard && !waits {
+            self.tell_who_syncs(&failure);
         }
     }
 }

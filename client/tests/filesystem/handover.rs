@@ -13,7 +13,7 @@ use weft_client::{
     Successor,
 };
 use weft_net::sync::Mutex;
-use weft_proto::{ErrorKind, InodeId, v1};
+use weft_proto::{Error, ErrorKind, InodeId, v1};
 
 /// Notes what is forgotten.
 #[derive(Default)]
@@ -180,6 +180,35 @@ async fn what_is_lost_is_told_to_who_syncs_by_whichever_process() {
         let _ = fs.release(reads).await;
         assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await.and(fs.sync().await)), Ok(()));
     }
+}
+
+/// One of an older version keeps it until nobody has the file open, and says not who heard of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_older_process_kept_for_who_syncs_is_told() {
+    let kind = |told: weft_proto::Result<()>| told.map_err(|error| error.kind);
+    let (cluster, fs) = client(|_| ()).await;
+    let (handle, ino) = create(&fs, "f").await;
+    fs.fsync(handle, false).await.unwrap();
+    let reads = fs.open(ino, OpenFlags::default()).await.unwrap().handle;
+    fs.release(handle).await.unwrap();
+    let next = successor(&cluster).await;
+    let mut state = fs.hand_over(Instant::now() + PATIENCE).await.unwrap();
+    let of = state.files.iter_mut().find(|of| of.attr.unwrap().ino == ino.0).unwrap();
+    of.failure = Some(Error::new(ErrorKind::NoSpace, "full").into());
+    of.handles[0].told = false;
+    (of.heard, of.made_in) = (false, InodeId::ROOT.0);
+    let cache = Arc::new(Cache::default());
+    next.adopt(state, cache.clone(), cache).await.unwrap();
+    fs.leave();
+    drop(fs);
+    let fs = next.begin();
+    assert_eq!(kind(fs.fsync(reads, false).await), Err(ErrorKind::NoSpace));
+    for told in [Err(ErrorKind::NoSpace), Ok(())] {
+        assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await), told, "the directory");
+        assert_eq!(kind(fs.sync().await), told, "everything");
+    }
+    fs.release(reads).await.unwrap();
+    assert_eq!(kind(fs.sync_dir(InodeId::ROOT).await.and(fs.sync().await)), Ok(()));
 }
 
 /// It gives nothing back, and uses no number.
