@@ -96,10 +96,6 @@ impl Filesystem {
             return Err("the cluster has declared this mount dead".into());
         }
         inner.files.sweep();
-        let mut state = v1::ClientState::default();
-        if !inner.log.hand_over(&mut state) {
-            return Err("a new file is not known to the cluster".into());
-        }
         let last_open =
             inner.opens.at_rest(inner.files.handles_open()).ok_or("a file is being closed")?;
         let (last_ticket, locks) = inner.locks.at_rest().ok_or("a lock is being changed")?;
@@ -109,6 +105,12 @@ impl Filesystem {
             session.unseal();
             format!("inode {ino} is in use")
         })?;
+        // After the files: what one of them loses until it rests is in there.
+        let mut state = v1::ClientState::default();
+        if !inner.log.hand_over(&mut state) {
+            session.unseal();
+            return Err("a new file is not known to the cluster".into());
+        }
         let (leases, surplus) = leases.at_rest();
         state = v1::ClientState {
             session: session.id.0,
