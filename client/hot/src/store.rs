@@ -46,6 +46,9 @@ pub struct Store {
     id: u64,
     /// How many it has.
     pub regions: u32,
+    /// The next write waits for this.
+    #[cfg(test)]
+    pub hangs: weft_net::sync::Mutex<Option<std::sync::mpsc::Receiver<()>>>,
 }
 
 impl Store {
@@ -73,7 +76,14 @@ impl Store {
             let what = "is not a file that this user alone has: name another folder, or remove it";
             return Err(Error::new(ErrorKind::Invalid, format!("{} {what}", path.display())));
         }
-        let mut store = Self { file, path: path.clone(), id: 0, regions };
+        let mut store = Self {
+            file,
+            path: path.clone(),
+            id: 0,
+            regions,
+            #[cfg(test)]
+            hangs: Default::default(),
+        };
         store.take_room()?;
         store.id = match store.superblock(cluster).map_err(fail)? {
             Some(id) => id,
@@ -167,7 +177,7 @@ impl Store {
     /// Writes a record to block `at` of a region.
     pub fn write(&self, region: u32, at: u32, record: &Buffer) -> Result<()> {
         let at = offset(region) + u64::from(at) * BLOCK_LEN as u64;
-        self.file.write_all_at(record, at).map_err(|e| failed(&self.path, &e))
+        self.write_at(record, at)
     }
 
     /// What is in a region, if it was filled.
@@ -188,7 +198,16 @@ impl Store {
         block[..bytes.len()].copy_from_slice(&bytes);
         block[bytes.len()..].fill(0);
         let at = offset(region) + REGION - LIST;
-        self.file.write_all_at(&block, at).map_err(|e| failed(&self.path, &e))
+        self.write_at(&block, at)
+    }
+
+    fn write_at(&self, bytes: &Buffer, at: u64) -> Result<()> {
+        #[cfg(test)]
+        {
+            let hangs = self.hangs.lock().take();
+            let _ = hangs.map(|hangs| hangs.recv());
+        }
+        self.file.write_all_at(bytes, at).map_err(|e| failed(&self.path, &e))
     }
 }
 

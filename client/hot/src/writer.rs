@@ -100,7 +100,7 @@ impl Writer {
     }
 
     /// Does something with the drive. While that hangs, reads and puts go past it.
-    pub async fn on_drive<T: Send + 'static>(
+    async fn on_drive<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {

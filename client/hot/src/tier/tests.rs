@@ -43,49 +43,53 @@ async fn a_drive_whose_reads_never_end_is_not_waited_for_by_each() {
     assert!(hot.get(piece(1), 0..3).await.unwrap() == b"abc");
 }
 
-/// As on a drive that has died, or a file server that is away.
+/// As on a drive that has died, or a file server that is away: that of a list hangs, or of a piece.
 #[tokio::test(start_paused = true)]
 async fn a_write_that_does_not_end_keeps_nobody() {
-    let dir = TempDir::new().unwrap();
-    let hot = Hot::start(options(&dir), CLUSTER);
-    while !hot.is_open() {
-        sleep(Duration::from_millis(1)).await;
+    for has_list in [false, true] {
+        let dir = TempDir::new().unwrap();
+        let hot = Hot::start(options(&dir), CLUSTER);
+        while !hot.is_open() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        if has_list {
+            assert!(hot.put(piece(1), Bytes::from_static(b"abc")).await);
+        }
+        let (ends, hangs) = std::sync::mpsc::channel::<()>();
+        *hot.shared.open.lock().as_ref().unwrap().store.hangs.lock() = Some(hangs);
+        let rests = async {
+            // The clock stands while a thread is at work.
+            let mut waited = Duration::ZERO;
+            while !hot.shared.rests(Use::Write) {
+                advance(Duration::from_secs(1)).await;
+                waited += Duration::from_secs(1);
+                assert!(waited <= 2 * HANG_TIMEOUT, "the tier does not rest");
+            }
+        };
+        let (kept, ()) = tokio::join!(hot.put(piece(3), Bytes::from_static(b"ghi")), rests);
+        assert!(!kept, "who put it is not kept");
+        // The queue is full of what waits for the write.
+        let queued = hot.queue.clone().try_acquire_many_owned(QUEUE as u32 - 3).unwrap();
+        let begun = Instant::now();
+        assert!(!hot.has(&piece(1)) && hot.get(piece(1), 0..3).await.is_none(), "the targets do");
+        assert!(!hot.miss(piece(2), 1 << 19, 1 << 20), "nothing is fetched in vain");
+        assert!(!hot.put(piece(2), Bytes::from_static(b"def")).await);
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        // As long as it takes.
+        for _ in 0..60 {
+            advance(Duration::from_secs(1)).await;
+            tokio::task::yield_now().await;
+            assert!(hot.shared.rests(Use::Write) && hot.shared.rests(Use::Read));
+        }
+        drop(queued);
+        ends.send(()).unwrap();
+        while hot.shared.rests(Use::Read) {
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(hot.get(piece(1), 0..3).await.is_some(), has_list);
+        assert!(hot.get(piece(3), 0..3).await.unwrap() == b"ghi");
+        assert!(hot.put(piece(2), Bytes::from_static(b"def")).await);
     }
-    assert!(hot.put(piece(1), Bytes::from_static(b"abc")).await);
-    // The queue is full of what waits for the write.
-    let queued = hot.queue.clone().acquire_many_owned(QUEUE as u32).await.unwrap();
-    let (ends, hangs) = std::sync::mpsc::channel::<()>();
-    let shared = hot.shared.clone();
-    let writes = tokio::spawn(async move {
-        let writer = Writer::new(shared);
-        writer.on_drive(move || Ok(hangs.recv())).await
-    });
-    // The clock stands while a thread is at work.
-    let mut waited = Duration::ZERO;
-    while !hot.shared.rests(Use::Write) {
-        advance(Duration::from_secs(1)).await;
-        waited += Duration::from_secs(1);
-        assert!(waited <= 2 * HANG_TIMEOUT, "the tier does not rest");
-    }
-    let begun = Instant::now();
-    assert!(!hot.has(&piece(1)) && hot.get(piece(1), 0..3).await.is_none(), "the targets have it");
-    assert!(!hot.miss(piece(2), 1 << 19, 1 << 20), "nothing is fetched in vain");
-    assert!(!hot.put(piece(2), Bytes::from_static(b"def")).await);
-    assert_eq!(begun.elapsed(), Duration::ZERO);
-    // As long as it takes.
-    for _ in 0..60 {
-        advance(Duration::from_secs(1)).await;
-        tokio::task::yield_now().await;
-        assert!(hot.shared.rests(Use::Write) && hot.shared.rests(Use::Read));
-    }
-    drop(queued);
-    ends.send(()).unwrap();
-    assert!(writes.await.unwrap().unwrap().is_ok());
-    while hot.shared.rests(Use::Read) {
-        sleep(Duration::from_secs(1)).await;
-    }
-    assert!(hot.get(piece(1), 0..3).await.unwrap() == b"abc");
-    assert!(hot.put(piece(2), Bytes::from_static(b"def")).await);
 }
 
 /// What parts of it are offered of.
