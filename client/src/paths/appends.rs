@@ -5,7 +5,8 @@
 //! `io.BufferedWriter`). Elsewhere in a file that does no harm; at its end the bytes would be there
 //! twice. So of a call that did not end well it is kept what became of each piece, by its place in
 //! memory and a digest. A call that begins with the same is that one again: what was not taken in,
-//! or is lost since, is offered, and nothing else.
+//! or is lost since, is offered, and nothing else. Another call of the same thread, or with that
+//! memory, says that it does not come again.
 //!
 //! Invariants: a piece is offered again if it is certainly not there, and only then; what is lost
 //! was told before that, to who offers it or another of its file ([`OpenFile::write`]).
@@ -19,6 +20,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{ThreadId, current};
 use tokio::sync::OwnedRwLockReadGuard;
 use tokio::task::JoinHandle;
 use weft_net::sync::Mutex;
@@ -27,6 +29,9 @@ use weft_proto::{Error, ErrorKind, Result};
 /// Bytes that are offered at a time, at the most: so many land in one piece, or not at all, if a
 /// segment holds them.
 const PIECE: usize = 1 << 20;
+
+/// Calls that may come again, of one file.
+const MAX_UNSURE: usize = 64;
 
 /// Where appends go.
 pub struct AppendTo<'a> {
@@ -41,13 +46,16 @@ pub struct AppendTo<'a> {
 /// Appends through one open file.
 #[derive(Default)]
 pub struct Appends {
-    /// The last call, if it did not end well, and something of it was taken in, or may be.
-    unsure: Mutex<Option<Unsure>>,
+    /// Of each thread the last call, if it did not end well, and something of it was taken in, or
+    /// may be: the newest last.
+    unsure: Mutex<Vec<Unsure>>,
     /// Calls so far that move the position of who makes them.
     calls: AtomicU64,
 }
 
 struct Unsure {
+    /// Who called.
+    by: ThreadId,
     /// Its memory, which says that it is the same, and is not read by this.
     at: usize,
     /// So many bytes were offered, and have this digest.
@@ -55,6 +63,21 @@ struct Unsure {
     digest: u64,
     pieces: Vec<Piece>,
     flying: Option<Flying>,
+}
+
+impl Unsure {
+    /// Whether a call with this is that one again.
+    fn is(&self, data: &[u8]) -> bool {
+        let before = data.get(..self.len).filter(|_| self.at == data.as_ptr().addr());
+        before.is_some_and(|before| digest(before) == self.digest)
+    }
+
+    /// Whether a call with this says that it does not come again: who made it does something else,
+    /// or its memory is another's.
+    fn is_over(&self, data: &[u8]) -> bool {
+        let (from, to) = (data.as_ptr().addr(), data.as_ptr_range().end.addr());
+        self.by == current().id() || (from < self.at + self.len && self.at < to)
+    }
 }
 
 /// What was offered together.
@@ -88,15 +111,16 @@ fn digest(data: &[u8]) -> u64 {
 }
 
 impl Appends {
-    /// Begins a call, or goes on with the last one, if this is that again. `moves`: it is counted.
+    /// Begins a call, or goes on with one that did not end well, if this is that again. `moves`: it is counted.
     pub fn begin<'a>(&'a self, data: &'a [u8], moves: bool) -> Append<'a> {
         self.calls.fetch_add(moves.into(), Ordering::Relaxed);
-        let is_same = |last: &Unsure| {
-            let before = data.get(..last.len).filter(|_| last.at == data.as_ptr().addr());
-            before.is_some_and(|before| digest(before) == last.digest)
-        };
-        let last = self.unsure.lock().take().filter(is_same);
-        let (pieces, flying) = last.map(|last| (last.pieces, last.flying)).unwrap_or_default();
+        let mut unsure = self.unsure.lock();
+        // Whoever closes a file flushes it, and need not be the thread that wrote.
+        let again = unsure.iter().position(|last| last.is(data));
+        let again = again.map(|at| unsure.remove(at));
+        unsure.retain(|last| !last.is_over(data));
+        drop(unsure);
+        let (pieces, flying) = again.map(|last| (last.pieces, last.flying)).unwrap_or_default();
         Append { appends: self, data, pieces, flying }
     }
 
@@ -196,7 +220,12 @@ impl Drop for Append<'_> {
         let (len, pieces) = (self.offered(), std::mem::take(&mut self.pieces));
         if len > 0 {
             let (at, digest) = (self.data.as_ptr().addr(), digest(&self.data[..len]));
-            *self.appends.unsure.lock() = Some(Unsure { at, len, digest, pieces, flying });
+            let by = current().id();
+            let mut unsure = self.appends.unsure.lock();
+            if unsure.len() == MAX_UNSURE {
+                unsure.remove(0);
+            }
+            unsure.push(Unsure { by, at, len, digest, pieces, flying });
         }
     }
 }

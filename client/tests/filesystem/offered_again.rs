@@ -3,9 +3,11 @@
 
 use crate::fixture::alone::{client, create};
 use crate::fixture::storage::Fault;
-use crate::fixture::{Cluster, pattern, until};
+use crate::fixture::{Cluster, PATIENCE, pattern, until};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
 use weft_client::{
     AppendTo, Appends, Credentials, Filesystem, HandleId, OpenFile, OpenFlags, Options, Via,
 };
@@ -110,13 +112,16 @@ async fn what_is_there_is_not_appended_again_for_what_others_lost() {
         let user = to.fs.as_user(Credentials::new(0, 0));
         let flags = OpenFlags { write: true, append: true, ..Default::default() };
         let theirs = user.open(b"log", flags).await.unwrap();
+        let before = to.fs.get_attr(to.ino).await.unwrap().blocks;
         let full = vec![4; to.segment()];
         let written = to.fs.write_now(theirs.handle(), 0, &full, Via::Direct);
         assert_eq!(written.unwrap(), Ok(full.len()));
-        let waiting = to.fs.get_attr(to.ino).await.unwrap().blocks;
-        while to.fs.get_attr(to.ino).await.unwrap().blocks == waiting {
-            tokio::task::yield_now().await;
-        }
+        let lost = async {
+            while to.fs.get_attr(to.ino).await.unwrap().blocks > before {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, lost).await.expect("it is not lost");
         to.set(Fault::None);
         metadata.hold_commits.send_replace(false);
         theirs
@@ -144,6 +149,23 @@ async fn what_is_under_way_is_not_offered_again() {
     assert_eq!(to.append(&line).await, Ok(100));
     assert_eq!(to.append(&longer).await, Ok(200));
     to.ends(&[&line, &longer[..]].concat()).await;
+}
+
+/// Two threads append through one file; the call of one comes between those of the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_appends_meanwhile_hides_no_call() {
+    let to = Appended::new(|_| (), true).await;
+    let (line, theirs) = (pattern(100, 9), pattern(100, 10));
+    to.cluster.metadata.expire_after_commit.store(true, Ordering::SeqCst);
+    assert!(to.append(&line).await.is_err(), "nobody knows");
+    let runtime = Handle::current();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| runtime.block_on(to.append(&theirs)));
+        assert_eq!(other.join().unwrap(), Ok(100));
+        let again = scope.spawn(|| runtime.block_on(to.append(&line)));
+        assert_eq!(again.join().unwrap(), Ok(100), "whoever makes it again");
+    });
+    to.ends(&[line, theirs].concat()).await;
 }
 
 /// It is carried out, and the session is over when it is asked for again.
