@@ -209,7 +209,9 @@ impl File {
         warn!(ino = %self.ino, %error, "{what}");
         let kind = error.kind;
         let mut state = self.state.lock();
-        let dropped = match ambiguous {
+        // Who says that they were committed before may be right: then they are seen.
+        let may_be_there = ambiguous || kind == ErrorKind::Invalid;
+        let dropped = match may_be_there {
             true => state.dirty.forget(&batch.buffers),
             false => state.dirty.lose(&batch.buffers),
         };
@@ -223,8 +225,7 @@ impl File {
         self.commits.send_replace(());
         self.forget_behind(ALL);
         self.discard_unsent(dropped, &batch.segments);
-        // Who says that they were committed before may be right: then they are seen.
-        if !ambiguous && kind != ErrorKind::Invalid {
+        if !may_be_there {
             batch.segments.iter().for_each(|s| self.context.segments.discard(s.clone()));
         }
         Outcome::Failed

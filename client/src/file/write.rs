@@ -64,12 +64,12 @@ impl File {
         WritePast { file: self.clone(), number }
     }
 
-    /// Takes it in; waits while the write buffer of the mount is full. Answers how much was taken in: all, unless the wait ended in an error or
-    /// the file would be too long; and whether it may stay in the buffer, which another mount's use
-    /// of the same bytes forbids, or of any for an append. `records`: this, and what is going to be
-    /// written. `permitted` is asked right before anything is taken in, under the lock of the file:
-    /// who closes the file finds what was taken in before the answer came to be no, and what it
-    /// permits is taken in.
+    /// Takes it in; waits while the write buffer of the mount is full. Answers how much was taken
+    /// in: all, unless the wait ended in an error or the file would be too long; and whether it may
+    /// stay in the buffer, which another mount's use of the same bytes forbids, or of any for an
+    /// append. `records`: this, and what is going to be written. `permitted` is asked right before
+    /// anything is taken in, under the lock of the file: who closes the file finds what was taken
+    /// in before the answer came to be no, and what it permits is taken in.
     pub async fn write(
         self: &Arc<Self>,
         written: Written<'_>,

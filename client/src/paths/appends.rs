@@ -111,7 +111,8 @@ fn digest(data: &[u8]) -> u64 {
 }
 
 impl Appends {
-    /// Begins a call, or goes on with one that did not end well, if this is that again. `moves`: it is counted.
+    /// Begins a call, or goes on with one that did not end well, if this is that again. `moves`: it
+    /// is counted.
     pub fn begin<'a>(&'a self, data: &'a [u8], moves: bool) -> Append<'a> {
         self.calls.fetch_add(moves.into(), Ordering::Relaxed);
         let mut unsure = self.unsure.lock();
