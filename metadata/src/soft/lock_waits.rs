@@ -47,6 +47,8 @@ pub struct Waits {
     wanted: BTreeMap<InodeId, BTreeSet<SessionId>>,
     /// Where it may be somebody's turn, or something is not as it was.
     unsettled: BTreeSet<InodeId>,
+    /// Where a look that was cut goes on: none that is looked at again and again keeps the others.
+    goes_on: InodeId,
     /// There is something in `unsettled`.
     pub news: Arc<Notify>,
     /// Whoever stands behind somebody's turn looks again.
@@ -59,6 +61,7 @@ impl Default for Waits {
             queues: Queues::default(),
             wanted: BTreeMap::new(),
             unsettled: BTreeSet::new(),
+            goes_on: InodeId(0),
             news: Arc::default(),
             changed: watch::Sender::new(0),
         }
@@ -206,7 +209,7 @@ impl Waits {
         let (mut looked_at, mut failed) = (0, Ok(()));
         let mut later = Vec::new();
         while looked_at < MAX_LOOKED_AT
-            && let Some(ino) = self.unsettled.pop_first()
+            && let Some(ino) = self.next_unsettled()
         {
             match self.settle_one(now, ino, held) {
                 Ok(Settled { looked_at: here, whole }) => {
@@ -219,11 +222,23 @@ impl Waits {
                 }
             }
         }
+        if self.unsettled.is_empty() {
+            self.goes_on = InodeId(0);
+        }
         self.unsettled.extend(later);
         if failed.is_ok() && !self.unsettled.is_empty() {
             self.news.notify_one();
         }
         failed
+    }
+
+    /// The one whose turn it is to be looked at: behind the last, and round.
+    fn next_unsettled(&mut self) -> Option<InodeId> {
+        let behind = self.unsettled.range(self.goes_on..).next();
+        let next = behind.or(self.unsettled.first()).copied()?;
+        self.unsettled.remove(&next);
+        self.goes_on = InodeId(next.0.saturating_add(1));
+        Some(next)
     }
 
     fn settle_one(&mut self, now: Instant, ino: InodeId, held: &mut Held<'_>) -> Result<Settled> {

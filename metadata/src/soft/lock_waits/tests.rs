@@ -279,6 +279,28 @@ fn thousands_who_wait_for_one_file_are_looked_at_in_pieces() {
     assert_eq!(turns.iter().filter(|turn| now(turn) == Turn::Now).count(), 4);
 }
 
+/// One that is locked and freed without pause takes a whole look each time.
+#[test]
+fn one_file_that_changes_all_the_time_keeps_no_other_from_its_turn() {
+    let mut waits = Waits::default();
+    let mut wait = |ino| waits.wait(SessionId(1), ino, &write(1, ino)).unwrap();
+    let turns = [wait(X), wait(Y), wait(Z)];
+    let part = |n: u64| v1::Lock { owner: n % 16, start: n, end: n, ..write(2, X) };
+    let busy: Vec<_> = (0..MAX_LOOKED_AT as u64).map(part).collect();
+    let mut held = |ino: InodeId, flock| match (ino.0, flock) {
+        (X, false) => Ok(busy.clone()),
+        _ => Ok(vec![]),
+    };
+    for _ in 0..2 {
+        waits.settle(Instant::now(), &mut held).unwrap();
+        waits.was_set(SessionId(2), InodeId(X), 0, true);
+    }
+    assert_eq!(turns.each_ref().map(now), [Turn::NotYet, Turn::Now, Turn::Now]);
+    // Nor is it kept itself.
+    waits.settle(Instant::now(), &mut |_, _| Ok(vec![])).unwrap();
+    assert_eq!(now(&turns[0]), Turn::Now);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Wait(v1::Lock),
