@@ -12,17 +12,18 @@
 //!
 //! Thousands may wait for one file, who hold up nobody else: to come and to go is quick, and one
 //! look at an inode takes little longer than to read what is locked and who waits there. Looks are
-//! cut into pieces, between which others have their turn ([`Waits::settle`]).
+//! cut into pieces, between which others have their turn (`settle`).
 
 mod circles;
 mod queues;
 mod ranges;
+mod settle;
 mod taken;
 
 pub use circles::Held;
 pub use queues::Turn;
 
-use queues::{Queue, Queues, Waiter, item_of};
+use queues::{Queues, Waiter, item_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,10 +36,6 @@ use weft_proto::{Error, ErrorKind, InodeId, Result, SessionId, v1};
 const TURN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Most waiters of one session.
 const MAX_WAITERS: usize = 1 << 14;
-/// After so many locks and waiters a look is cut: others have their turn.
-const MAX_LOOKED_AT: usize = 1 << 16;
-/// Most waiters of an inode that one look tells that they wait for themselves.
-const MAX_TOLD: usize = 8;
 
 /// All waiters of one term.
 pub struct Waits {
@@ -201,97 +198,6 @@ impl Waits {
         }
         self.remove(gone);
     }
-
-    /// Gives turns where something changed; where that is very much, not everywhere at once, and
-    /// there are `news` again. `held` must answer what is locked now. Where it cannot, that is
-    /// tried again the next time, and keeps no other inode.
-    pub fn settle(&mut self, now: Instant, held: &mut Held<'_>) -> Result<()> {
-        let (mut looked_at, mut failed) = (0, Ok(()));
-        let mut later = Vec::new();
-        while looked_at < MAX_LOOKED_AT
-            && let Some(ino) = self.next_unsettled()
-        {
-            match self.settle_one(now, ino, held) {
-                Ok(Settled { looked_at: here, whole }) => {
-                    looked_at += here;
-                    later.extend((!whole).then_some(ino));
-                }
-                Err(error) => {
-                    later.push(ino);
-                    failed = Err(error);
-                }
-            }
-        }
-        if self.unsettled.is_empty() {
-            self.goes_on = InodeId(0);
-        }
-        self.unsettled.extend(later);
-        if failed.is_ok() && !self.unsettled.is_empty() {
-            self.news.notify_one();
-        }
-        failed
-    }
-
-    /// The one whose turn it is to be looked at: behind the last, and round.
-    fn next_unsettled(&mut self) -> Option<InodeId> {
-        let behind = self.unsettled.range(self.goes_on..).next();
-        let next = behind.or(self.unsettled.first()).copied()?;
-        self.unsettled.remove(&next);
-        self.goes_on = InodeId(next.0.saturating_add(1));
-        Some(next)
-    }
-
-    fn settle_one(&mut self, now: Instant, ino: InodeId, held: &mut Held<'_>) -> Result<Settled> {
-        let waiters = self.queues.get(ino).map_or(0, Queue::len);
-        let mut settled = Settled { looked_at: 1 + waiters, whole: true };
-        let mut locked = Vec::new();
-        for flock in [false, true] {
-            let Some(queue) = self.queues.get(ino) else { break };
-            if !queue.iter().any(|(_, w)| w.lock.flock == flock) {
-                continue;
-            }
-            let locks = held(ino, flock)?;
-            settled.looked_at += locks.len();
-            for at in taken::free(&locks, queue, flock) {
-                self.queues.give_turn(now, ino, at);
-            }
-            locked.push((flock, locks));
-        }
-        settled.whole = self.break_circles(ino, held)?;
-        let mut wanted = BTreeSet::new();
-        for (flock, locks) in locked {
-            if let Some(queue) = self.queues.get(ino) {
-                wanted.extend(taken::wanted(&locks, queue, flock));
-            }
-        }
-        match wanted.is_empty() {
-            true => self.wanted.remove(&ino),
-            false => self.wanted.insert(ino, wanted),
-        };
-        Ok(settled)
-    }
-
-    /// Tells those who wait here, the last first, if they wait for themselves. Answers false if
-    /// more may.
-    fn break_circles(&mut self, ino: InodeId, held: &mut Held<'_>) -> Result<bool> {
-        for _ in 0..MAX_TOLD {
-            let Some(at) = circles::last_in_circle(&self.queues, ino, held)? else {
-                return Ok(true);
-            };
-            if let Some(waiter) = self.queues.remove(ino, at) {
-                waiter.turn.send_replace(Turn::Deadlock);
-            }
-        }
-        Ok(self.queues.get(ino).is_none())
-    }
-}
-
-/// What became of a look at an inode.
-struct Settled {
-    /// Locks and waiters.
-    looked_at: usize,
-    /// It is not to be looked at once more.
-    whole: bool,
 }
 
 /// Do these locks stand against each other?

@@ -5,6 +5,7 @@ mod model;
 use super::*;
 use model::Model;
 use proptest::prelude::*;
+use settle::MAX_LOOKED_AT;
 use v1::lock::Kind;
 
 const X: u64 = 100;
@@ -299,6 +300,81 @@ fn one_file_that_changes_all_the_time_keeps_no_other_from_its_turn() {
     // Nor is it kept itself.
     waits.settle(Instant::now(), &mut |_, _| Ok(vec![])).unwrap();
     assert_eq!(now(&turns[0]), Turn::Now);
+}
+
+/// Each owner holds a file, and waits for the next.
+#[test]
+fn a_chain_of_waiters_is_gone_along_once() {
+    const LEN: u64 = 4000;
+    let mut waits = Waits::default();
+    let of = |n| v1::Lock { owner: n, ..write(1, X + n) };
+    let turns: Vec<_> = (0..LEN)
+        .map(|n| {
+            let lock = v1::Lock { owner: n, ..of(n + 1) };
+            waits.wait(SessionId(1), n, &lock).unwrap()
+        })
+        .collect();
+    let settle = |waits: &mut Waits, len: u64| {
+        let mut asked = 0;
+        let mut held = |ino: InodeId, flock: bool| {
+            asked += 1;
+            Ok((ino.0 - X < len && !flock).then(|| of(ino.0 - X)).into_iter().collect())
+        };
+        waits.settle(Instant::now(), &mut held).unwrap();
+        assert!(waits.unsettled.is_empty());
+        asked
+    };
+    let asked = settle(&mut waits, LEN + 1);
+    assert!(asked <= 2 * LEN + 2, "{asked}");
+    assert!(turns.iter().all(|turn| now(turn) == Turn::NotYet));
+    // It closes: the last owner waits for the first as well.
+    let last = v1::Lock { owner: LEN, ..of(0) };
+    let last = waits.wait(SessionId(1), LEN, &last).unwrap();
+    waits.ended(SessionId(2));
+    let asked = settle(&mut waits, LEN + 1);
+    assert!(asked <= 2 * LEN + 4, "{asked}");
+    // One of all of them is told, and nobody else.
+    let told = turns.iter().chain([&last]).filter(|turn| now(turn) == Turn::Deadlock).count();
+    assert_eq!(told, 1);
+}
+
+/// Each waits for one who waits for a file with very many locks.
+#[test]
+fn what_is_read_to_find_circles_cuts_a_look() {
+    const FILES: u64 = 16;
+    const PARTS: u64 = MAX_LOOKED_AT as u64 / 4;
+    let mut waits = Waits::default();
+    let far = |n| X + 1000 + n;
+    for n in 0..FILES {
+        for (ticket, owner, ino) in [(n, n, X + n), (FILES + n, FILES + n, far(n))] {
+            let lock = v1::Lock { owner, end: u64::MAX, ..write(1, ino) };
+            waits.wait(SessionId(1), ticket, &lock).unwrap();
+        }
+    }
+    let read = std::cell::Cell::new(0);
+    let mut held = |ino: InodeId, flock: bool| {
+        let locks: Vec<_> = match ino.0 - X {
+            _ if flock => vec![],
+            near @ 0..FILES => vec![v1::Lock { owner: FILES + near, ..write(1, ino.0) }],
+            _ => (0..PARTS).map(|n| v1::Lock { start: n, end: n, ..write(2, ino.0) }).collect(),
+        };
+        read.set(read.get() + locks.len());
+        Ok(locks)
+    };
+    while !waits.unsettled.is_empty() {
+        waits.settle(Instant::now(), &mut held).unwrap();
+    }
+    (0..FILES).for_each(|n| waits.was_set(SessionId(2), InodeId(X + n), 0, true));
+    let (mut looks, mut most) = (0, 0);
+    while waits.unsettled.iter().any(|ino| ino.0 != X) {
+        read.set(0);
+        waits.settle(Instant::now(), &mut held).unwrap();
+        (looks, most) = (looks + 1, most.max(read.get()));
+        // This one changes all the time.
+        waits.was_set(SessionId(2), InodeId(X), 0, true);
+    }
+    assert!((4..=6).contains(&looks), "{looks}");
+    assert!(most <= MAX_LOOKED_AT + PARTS as usize, "{most}");
 }
 
 #[derive(Clone, Debug)]

@@ -139,10 +139,14 @@ impl Model {
         first.filter(|w| w.has_turn()).any(|w| conflict(&w.lock, &lock))
     }
 
-    /// Gives turns where something changed. `held` must answer what is locked now.
+    /// Gives turns where something changed, and then breaks circles there. `held` must answer what
+    /// is locked now.
     pub fn settle(&mut self, held: &mut Held<'_>) -> Result<()> {
-        while let Some(ino) = self.unsettled.pop_first() {
+        let unsettled = std::mem::take(&mut self.unsettled);
+        for &ino in &unsettled {
             self.give_turns(ino, held)?;
+        }
+        for ino in unsettled {
             self.break_circles(ino, held)?;
         }
         Ok(())
