@@ -8,12 +8,12 @@
 use super::hold;
 use crate::node::Node;
 use crate::soft::targets::Targets;
-use futures_util::StreamExt;
-use futures_util::stream::iter;
-use std::collections::HashMap;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep_until};
 use weft_net::Peers;
 use weft_proto::{ChunkId, Error, ErrorKind, Result, SegmentId, TargetId};
 use weft_segments::{Map, Segment, TargetClient};
@@ -32,37 +32,81 @@ const DELETE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Orders what is damaged to be made anew, for as long as this server leads.
 pub async fn heal(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
-    let mut resting: HashMap<(TargetId, ChunkId), Instant> = HashMap::new();
+    let heal = |target, chunks: Vec<ChunkId>| async move {
+        heal_some(node, targets, peers, target, &chunks).await
+    };
+    order(|| targets.damaged(), heal).await
+}
+
+/// Has `heal` heal what is `damaged`, again and again. One target that hangs keeps no other waiting
+/// for its turn, or its next one.
+async fn order<F>(
+    damaged: impl Fn() -> BTreeMap<TargetId, Vec<ChunkId>>,
+    heal: impl Fn(TargetId, Vec<ChunkId>) -> F,
+) where
+    F: Future<Output = Result<Vec<ChunkId>>>,
+{
+    let (mut ordered, turns) = (Ordered::default(), Semaphore::new(MAX_TARGETS));
+    let mut under_way = FuturesUnordered::new();
+    let mut look = Instant::now() + LOOK_INTERVAL;
     loop {
-        sleep(LOOK_INTERVAL).await;
-        let now = Instant::now();
-        resting.retain(|_, until| *until > now);
+        tokio::select! {
+            () = sleep_until(look) => {
+                let now = Instant::now();
+                look = now + LOOK_INTERVAL;
+                for (target, chunks) in ordered.take(now, damaged()) {
+                    let (heal, turns) = (&heal, &turns);
+                    under_way.push(async move {
+                        let _turn = turns.acquire().await;
+                        (target, heal(target, chunks).await)
+                    });
+                }
+            }
+            Some((target, healed)) = under_way.next() => {
+                if let Err(error) = &healed {
+                    tracing::warn!(%target, "damaged chunks cannot be made anew yet: {error}");
+                }
+                ordered.ended(Instant::now(), target, healed.unwrap_or_default());
+            }
+        }
+    }
+}
+
+/// What is not to be ordered now.
+#[derive(Default)]
+struct Ordered {
+    /// Targets that have not answered yet.
+    under_way: HashSet<TargetId>,
+    /// Chunks that were ordered a moment ago, and until when they are left alone.
+    resting: HashMap<(TargetId, ChunkId), Instant>,
+}
+
+impl Ordered {
+    /// What is to be ordered of what is damaged.
+    fn take(
+        &mut self,
+        now: Instant,
+        damaged: BTreeMap<TargetId, Vec<ChunkId>>,
+    ) -> Vec<(TargetId, Vec<ChunkId>)> {
+        self.resting.retain(|_, until| *until > now);
         let mut due = Vec::new();
-        for (target, mut chunks) in targets.damaged() {
-            chunks.retain(|chunk| !resting.contains_key(&(target, *chunk)));
-            if chunks.is_empty() {
+        for (target, mut chunks) in damaged {
+            chunks.retain(|chunk| !self.resting.contains_key(&(target, *chunk)));
+            if chunks.is_empty() || !self.under_way.insert(target) {
                 continue;
             }
             let until = now + RETRY_INTERVAL;
-            resting.extend(chunks.iter().map(|chunk| ((target, *chunk), until)));
+            self.resting.extend(chunks.iter().map(|chunk| ((target, *chunk), until)));
             due.push((target, chunks));
         }
-        // One that hangs keeps no other waiting for its turn.
-        let looks = due.into_iter().map(|(target, chunks)| async move {
-            (target, heal_some(node, targets, peers, target, &chunks).await)
-        });
-        let mut healed = iter(looks).buffer_unordered(MAX_TARGETS);
-        while let Some((target, healed)) = healed.next().await {
-            match healed {
-                Ok(healed) => {
-                    let until = Instant::now() + TOLD_INTERVAL;
-                    resting.extend(healed.into_iter().map(|chunk| ((target, chunk), until)));
-                }
-                Err(error) => {
-                    tracing::warn!(%target, "damaged chunks cannot be made anew yet: {error}");
-                }
-            }
-        }
+        due
+    }
+
+    /// A target has answered, and these were made anew.
+    fn ended(&mut self, now: Instant, target: TargetId, healed: Vec<ChunkId>) {
+        self.under_way.remove(&target);
+        let until = now + TOLD_INTERVAL;
+        self.resting.extend(healed.into_iter().map(|chunk| ((target, chunk), until)));
     }
 }
 
@@ -160,4 +204,69 @@ async fn heal_some(
         }
     }
     Ok(healed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::future::pending;
+    use tokio::time::timeout;
+    use weft_proto::SessionId;
+
+    fn chunk(seq: u64) -> ChunkId {
+        ChunkId { segment: SegmentId { session: SessionId(1), seq }, shard: 0 }
+    }
+
+    /// A target tells of few chunks at a time: it has to be asked again and again.
+    #[tokio::test(start_paused = true)]
+    async fn a_target_that_hangs_keeps_no_other_from_the_next_round() {
+        let (hangs, serves) = (TargetId(1), TargetId(2));
+        let asked: RefCell<Vec<(TargetId, Vec<ChunkId>)>> = RefCell::default();
+        // Each has another chunk each time.
+        let damaged = || {
+            let next = chunk(asked.borrow().len() as u64);
+            [(hangs, vec![next]), (serves, vec![next])].into()
+        };
+        let heal = |target, chunks: Vec<ChunkId>| {
+            asked.borrow_mut().push((target, chunks.clone()));
+            async move {
+                if target == hangs {
+                    pending::<()>().await;
+                }
+                Ok(chunks)
+            }
+        };
+        let rounds = 10;
+        timeout(rounds * LOOK_INTERVAL + LOOK_INTERVAL / 2, order(damaged, heal))
+            .await
+            .unwrap_err();
+        let asked = asked.into_inner();
+        let of = |id| asked.iter().filter(|(target, _)| *target == id).count();
+        assert_eq!((of(hangs), of(serves)), (1, rounds as usize));
+    }
+
+    #[test]
+    fn what_was_ordered_rests_and_one_target_has_one_order() {
+        let (mut ordered, start, target) = (Ordered::default(), Instant::now(), TargetId(1));
+        let take = |after: Duration, ordered: &mut Ordered, seqs: &[u64]| {
+            let chunks = seqs.iter().copied().map(chunk).collect();
+            let due = ordered.take(start + after, [(target, chunks)].into());
+            due.into_iter()
+                .flat_map(|(_, chunks)| chunks)
+                .map(|c| c.segment.seq)
+                .collect::<Vec<_>>()
+        };
+        let s = Duration::from_secs;
+        assert_eq!(take(s(0), &mut ordered, &[1, 2]), [1, 2]);
+        assert!(take(s(1), &mut ordered, &[1, 2, 3]).is_empty(), "it has not answered");
+        ordered.ended(start + s(2), target, vec![chunk(1)]);
+        assert_eq!(take(s(2), &mut ordered, &[1, 2, 3]), [3]);
+        ordered.ended(start + s(2), target, vec![chunk(3)]);
+        // The healed are told of for a moment yet; the other is tried again later.
+        assert!(take(s(4), &mut ordered, &[1, 2, 3]).is_empty());
+        assert_eq!(take(s(6), &mut ordered, &[1, 2, 3]), [1, 3]);
+        ordered.ended(start + s(6), target, vec![]);
+        assert_eq!(take(s(61), &mut ordered, &[1, 2, 3]), [2]);
+    }
 }
