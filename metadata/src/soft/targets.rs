@@ -18,8 +18,9 @@ use weft_proto::{ChunkId, Profile, TargetId, v1};
 /// What a daemon has said of itself is not told for longer.
 const SAID_GOOD: Duration = Duration::from_secs(10);
 
-/// A target is given up no sooner than after this part of the time, under one leader.
-const OWN_PART: u32 = 10;
+/// A target is given up no sooner than after this part of the time, under one leader: after nobody
+/// has led for long, its machine may start later than that of the first who does.
+const OWN_PART: u32 = 2;
 
 /// A full target is taken back when it is this many percent below the limit.
 const HYSTERESIS: u64 = 5;
