@@ -310,8 +310,10 @@ async fn sweep_page(
     if let Some(targets) = find {
         page.all_found = missing::note(node, targets, target, missing).await? && all;
     }
-    // Half of the time is for others.
-    sleep(begun.elapsed()).await;
+    if page.last.is_some() {
+        // Half of the time is for others.
+        sleep(begun.elapsed()).await;
+    }
     Ok(Some(page))
 }
 
