@@ -54,15 +54,13 @@ const SESSIONS: usize = 256;
 
 /// Looks for what dead sessions left, for as long as this server leads.
 pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
-    let (mut swept, mut held) = (Swept::default(), false);
+    let mut swept = Swept::default();
     let (mut live, mut next) = sessions(node).unwrap_or((BTreeSet::new(), u64::MAX));
     loop {
         let holds = hold::holds(node);
-        if held && !holds {
-            // What was passed over.
-            swept.forget_all();
+        if !holds {
+            swept.hold_is_over();
         }
-        held = holds;
         let returning =
             targets.returning(Instant::now(), node.config.target_down_after(), &node.map());
         let up = up(&node.map(), &targets.stats(), &returning);
@@ -104,7 +102,6 @@ pub async fn sweep(node: &Arc<Node>, targets: &Targets, peers: &Arc<Peers>) {
         for target in swept.ended_due() {
             look_for_ended(node, peers, &up, target, &mut swept).await;
         }
-        held |= hold::holds(node);
         if idle {
             sleep(IDLE_INTERVAL).await;
         }
@@ -149,11 +146,17 @@ async fn look(
     let at = TargetClient::new(peers, target, address);
     let mut pass = swept.go_on(Instant::now(), target, *opened, returns);
     match step(node, targets, peers, &at, &mut pass).await {
-        Ok(true) => {
+        Ok(Came::ToTheEnd) => {
             swept.looked(Instant::now(), target, pass);
             Step::Ended
         }
-        Ok(false) => {
+        // What is there stays, and the target may come back with it.
+        Ok(Came::ToAHold) => {
+            swept.met_hold();
+            swept.looked(Instant::now(), target, pass);
+            Step::Ended
+        }
+        Ok(Came::SoFar) => {
             swept.came_to(target, pass);
             Step::GoesOn
         }
@@ -166,14 +169,22 @@ async fn look(
     }
 }
 
-/// Goes on with a look at all of a target. Answers whether it is at its end.
+/// How far a step of a look has come.
+enum Came {
+    SoFar,
+    ToTheEnd,
+    /// Nothing may be deleted now: what was not looked at yet is passed over.
+    ToAHold,
+}
+
+/// Goes on with a look at all of a target.
 async fn step(
     node: &Arc<Node>,
     targets: &Targets,
     peers: &Peers,
     target: &TargetClient,
     pass: &mut Pass,
-) -> Result<bool> {
+) -> Result<Came> {
     if !pass.is_fenced {
         let (live, next) = sessions(node)?;
         target.fence(&between(&live, next), Instant::now() + REQUEST_TIMEOUT).await?;
@@ -184,15 +195,15 @@ async fn step(
         let find = Some(targets).filter(|_| pass.finds && pass.all_found);
         let Some(page) = sweep_page(node, find, peers, target, pass.after, None).await? else {
             pass.all_found &= !pass.finds;
-            return Ok(true);
+            return Ok(Came::ToAHold);
         };
         pass.all_found &= page.all_found;
         pass.after = page.last;
         if page.last.is_none() {
-            return Ok(true);
+            return Ok(Came::ToTheEnd);
         }
     }
-    Ok(false)
+    Ok(Came::SoFar)
 }
 
 /// Looks for what sessions that have ended left on a target.
@@ -224,7 +235,10 @@ async fn sweep_ended(
     for session in ended {
         loop {
             let page = sweep_page(node, None, peers, target, after, Some(session)).await?;
-            // While nothing may be deleted it is not looked for: all is looked at after that.
+            if page.is_none() {
+                // It is not looked for now: all is looked at after that.
+                swept.met_hold();
+            }
             after = page.and_then(|page| page.last);
             swept.came_to_ended(target.id(), session, after);
             if after.is_none() {

@@ -64,6 +64,8 @@ pub(super) struct Swept {
     resting: BTreeMap<TargetId, Instant>,
     /// When targets were last looked at, or could not be.
     tried: BTreeMap<TargetId, Instant>,
+    /// Something was passed over, since nothing might be deleted.
+    held: bool,
 }
 
 impl Swept {
@@ -146,10 +148,18 @@ impl Swept {
         self.seen.remove(&target);
     }
 
-    /// All are looked at from the beginning, and for what they lack.
-    pub fn forget_all(&mut self) {
-        self.seen.clear();
-        self.known.clear();
+    /// Something is passed over, since nothing may be deleted now. Only who asked then knows: the
+    /// clock may be set back.
+    pub fn met_hold(&mut self) {
+        self.held = true;
+    }
+
+    /// If anything was passed over, all are looked at from the beginning, and for what they lack.
+    pub fn hold_is_over(&mut self) {
+        if std::mem::take(&mut self.held) {
+            self.seen.clear();
+            self.known.clear();
+        }
     }
 
     /// Something failed: it is tried again then, where it was.

@@ -136,3 +136,22 @@ fn sessions_that_end_are_remembered_until_they_were_looked_for() {
     assert!(swept.ended_due().is_empty());
     assert_eq!(due(&mut swept, now + SUSPECT_INTERVAL, &[(ONE, 3)]), [ONE]);
 }
+
+/// Who asks a moment later may not hear of it any more.
+#[test]
+fn what_was_passed_over_while_nothing_might_be_deleted_is_looked_at_after_it() {
+    let (mut swept, now) = (Swept::default(), Instant::now());
+    look(&mut swept, now, ONE, 3, true);
+    swept.hold_is_over();
+    assert!(due(&mut swept, now, &[(ONE, 3)]).is_empty(), "nothing was passed over");
+    swept.ended(&[SessionId(7)]);
+    swept.met_hold();
+    swept.came_to_ended(ONE, SessionId(7), None);
+    assert!(due(&mut swept, now, &[(ONE, 3)]).is_empty() && swept.ended_due().is_empty());
+    swept.hold_is_over();
+    assert_eq!(due(&mut swept, now, &[(ONE, 3)]), [ONE]);
+    assert!(!swept.known.contains_key(&ONE), "also for what it lacks");
+    look(&mut swept, now, ONE, 3, true);
+    swept.hold_is_over();
+    assert!(due(&mut swept, now, &[(ONE, 3)]).is_empty(), "once");
+}
