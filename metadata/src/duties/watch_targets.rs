@@ -41,9 +41,7 @@ pub async fn watch_targets(node: &Arc<Node>, targets: &Targets, mut since: Insta
         if changes.is_empty() {
             continue;
         }
-        if node.all_know(Known::Downtimes) {
-            changes.iter_mut().for_each(|change| note_downtime(change, &map, wall_ns));
-        }
+        note_downtimes(&mut changes, &map, wall_ns, node.all_know(Known::Downtimes));
         for change in &changes {
             tracing::info!(target = change.target, state = ?change.state(), full =
                 change.full, "target changes");
@@ -68,10 +66,46 @@ pub async fn watch_targets(node: &Arc<Node>, targets: &Targets, mut since: Insta
     }
 }
 
-/// A target that goes down says since when, for the next leader.
-fn note_downtime(change: &mut Change, map: &v1::ClusterMap, wall_ns: i64) {
-    let goes = |t: &v1::TargetInfo| t.id == change.target && t.state() != TargetState::Down;
-    if change.state() == TargetState::Down && map.targets.iter().any(goes) {
-        change.down_ns = wall_ns;
+/// A target that goes down says since when, for the next leader, if every server of the group keeps
+/// that (`all_know`): what one does not know it would drop, and hold another state than the others.
+fn note_downtimes(changes: &mut [Change], map: &v1::ClusterMap, wall_ns: i64, all_know: bool) {
+    for change in changes.iter_mut().filter(|_| all_know) {
+        let goes = |t: &v1::TargetInfo| t.id == change.target && t.state() != TargetState::Down;
+        if change.state() == TargetState::Down && map.targets.iter().any(goes) {
+            change.down_ns = wall_ns;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn since_when_a_target_is_down_is_noted_when_it_goes_down_and_all_know_of_it() {
+        use TargetState::{Down, Out, Up};
+        let states = [Up, Down, Down, Up, Out];
+        let target = |(id, state): (u32, TargetState)| v1::TargetInfo {
+            id,
+            state: state.into(),
+            ..Default::default()
+        };
+        let targets = (1..).zip(states).map(target).collect();
+        let map = v1::ClusterMap { targets, ..Default::default() };
+        // The second is full as well now, the third is given up, and the fourth is not.
+        let to = [(1, Down), (2, Down), (3, Out), (4, Up), (5, Down), (99, Down)];
+        let noted = |all_know| {
+            let change = |(target, state): (u32, TargetState)| Change {
+                target,
+                state: state.into(),
+                full: true,
+                ..Default::default()
+            };
+            let mut changes = to.map(change);
+            note_downtimes(&mut changes, &map, 70, all_know);
+            changes.map(|change| change.down_ns)
+        };
+        assert_eq!(noted(true), [70, 0, 0, 0, 70, 0]);
+        assert_eq!(noted(false), [0; 6]);
     }
 }

@@ -92,6 +92,40 @@ fn a_target_is_known_by_its_identity() {
     assert_eq!(grew(&mut rig, register(&target)), (Err(ErrorKind::Invalid), 0));
 }
 
+/// For a leader that has not missed it itself.
+#[test]
+fn since_when_a_target_is_down_is_kept_for_as_long_as_it_is() {
+    use v1::TargetState::{Down, Out, Up};
+    let mut rig = Rig::in_memory();
+    let level = |rig: &Rig| rig.machine.known_level().unwrap();
+    let down_ns = |rig: &Rig| rig.machine.cluster_map().unwrap().targets[0].down_ns;
+    let mut set = |state: v1::TargetState, full, ns| {
+        let change =
+            Change { target: 1, state: state.into(), full, down_ns: ns, ..Default::default() };
+        let changes = vec![change];
+        rig.entry(Body::SetTargetState(v1::SetTargetStateEntry { changes })).unwrap();
+        (down_ns(&rig), level(&rig))
+    };
+    // As an older leader, or one of a group in which not all know of it, has it.
+    assert_eq!(set(Down, false, 0), (0, 0));
+    assert_eq!(set(Up, false, 0), (0, 0));
+    let downtimes = 13;
+    assert_eq!(set(Down, false, 50), (50, downtimes), "no older server may come back");
+    assert_eq!(set(Down, true, 0), (50, downtimes), "it is full as well");
+    assert_eq!(set(Up, true, 0), (0, downtimes));
+    assert_eq!(set(Down, true, 60), (60, downtimes));
+    assert_eq!(set(Out, true, 0), (0, downtimes));
+    assert_eq!(set(Out, false, 70), (0, downtimes), "it is not down");
+    assert_eq!(set(Down, false, 80), (80, downtimes));
+    // It tells where it is, which says nothing of that.
+    let uuid = vec![1; 16].into();
+    let target = Some(v1::TargetInfo { uuid, daemon: "b".into(), ..Default::default() });
+    let register = Body::RegisterTarget(v1::RegisterTargetEntry { target });
+    let Ok(Reply::Target(moved)) = rig.entry(register) else { panic!() };
+    assert_eq!((moved.id, &*moved.daemon, moved.down_ns), (1, "b", 80));
+    assert_eq!(down_ns(&rig), 80);
+}
+
 /// A group that began anew from a backup does not know targets that were added since.
 #[test]
 fn a_target_that_has_a_number_keeps_it() {

@@ -55,6 +55,15 @@ impl Stopped {
     fn is_unread(&self) -> bool {
         self.error.kind == ErrorKind::Io || self.obstacle == Obstacle::CannotRead
     }
+
+    /// The same where the target has made something: it has read others, and what it made is not
+    /// left for those that it could not.
+    fn after(mut self, made: bool) -> Self {
+        if made && self.obstacle == Obstacle::CannotRead {
+            self.obstacle = Obstacle::Other;
+        }
+        self
+    }
 }
 
 impl From<Error> for Stopped {
@@ -225,24 +234,12 @@ impl Job {
                 }
             }
             if next.is_none() {
-                let failed = failed.or_else(|| self.left_to_others(unread?));
-                let Some(mut stopped) = failed else { return Ok(true) };
-                // It has read others: what it made is not left for those that it could not.
-                if stopped.obstacle == Obstacle::CannotRead && self.has_made() {
-                    stopped.obstacle = Obstacle::Other;
-                }
-                return Err(stopped);
+                let voters = self.node.membership().voters().len();
+                let left = failed.or_else(|| left_to_others(unread?, voters));
+                return left.map_or(Ok(true), |stopped| Err(stopped.after(self.has_made())));
             }
             after = next;
         }
-    }
-
-    /// The record of a segment does not read here. Other servers have it whole: one of them makes
-    /// what is to be made of it, and the seat stays where it is until then.
-    fn left_to_others(&self, unread: SegmentId) -> Option<Stopped> {
-        let what = format!("the record of segment {unread} does not read on this server");
-        let is_alone = self.node.membership().voters().len() < 2;
-        (!is_alone).then(|| Error::new(ErrorKind::Io, what).into())
     }
 
     /// Has the target that had the seat delete what lies there: at once, so that what is deleted
@@ -395,6 +392,13 @@ impl Job {
     }
 }
 
+/// The record of a segment does not read here. Other servers that vote have it whole: one of them
+/// makes what is to be made of it, and the seat stays where it is until then.
+fn left_to_others(unread: SegmentId, voters: usize) -> Option<Stopped> {
+    let what = format!("the record of segment {unread} does not read on this server");
+    (voters > 1).then(|| Error::new(ErrorKind::Io, what).into())
+}
+
 /// How many of these go in one request.
 fn first_batch(found: &[(Segment, u8)]) -> usize {
     let mut bytes = 0;
@@ -403,4 +407,32 @@ fn first_batch(found: &[(Segment, u8)]) -> usize {
         bytes <= BATCH_BYTES
     };
     found.iter().take(BATCH).take_while(fits).count().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_proto::SessionId;
+
+    /// It is not finished: what others can read is not given up.
+    #[test]
+    fn a_move_waits_for_who_can_read_a_record() {
+        let unread = SegmentId { session: SessionId(7), seq: 9 };
+        assert!(left_to_others(unread, 1).is_none(), "nobody else knows it");
+        for voters in [2, 3] {
+            let left = left_to_others(unread, voters).unwrap();
+            assert_eq!((left.error.kind, left.obstacle), (ErrorKind::Io, Obstacle::Other));
+            // No other target is asked for the seat: it is not for this one.
+            assert!(left.is_unread() && left.error.message.contains(&unread.to_string()));
+        }
+    }
+
+    #[test]
+    fn who_has_made_something_is_not_left_for_what_it_cannot_read() {
+        let stopped = |obstacle| Stopped { error: Error::new(ErrorKind::Io, "away"), obstacle };
+        let after = |obstacle, made| stopped(obstacle).after(made).obstacle;
+        assert_eq!(after(Obstacle::CannotRead, true), Obstacle::Other);
+        assert_eq!(after(Obstacle::CannotRead, false), Obstacle::CannotRead);
+        assert_eq!(after(Obstacle::NoRoom, true), Obstacle::NoRoom);
+    }
 }

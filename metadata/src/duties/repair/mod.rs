@@ -75,14 +75,11 @@ pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>
         let stats = targets.stats();
         let used = stats.iter().map(|stat| (stat.target, stat.used_bytes)).collect();
         let limit = MOVES_PER_TARGET * up;
-        let avoid = repair.avoid(&map, node.config.target_out_ms);
+        let avoid = repair.avoid(begun, &map, node.config.target_out_ms);
         let shifts = node.repair.shifts();
-        let (of, also, passed) = (map.clone(), shifts.clone(), repair.passed_over());
+        let (of, also) = (map.clone(), shifts.clone());
         let plan = move || {
-            let is_free = |l: &&Leaving| !passed.contains(&(l.pg, l.seat));
-            let free: Vec<Leaving> = leaving.iter().filter(is_free).copied().collect();
-            let mut planned = plan::plan(&of, &free, &also, &used, &avoid, limit);
-            planned.changes.retain(|c| seat_of(c).is_none_or(|seat| !passed.contains(&seat)));
+            let planned = plan::plan(&of, &leaving, &also, &used, &avoid, limit);
             Ok((planned, leaving))
         };
         let Ok((planned, leaving)) = node.env.blocking(plan).await else { continue };
@@ -109,11 +106,6 @@ pub async fn repair(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>
         node.repair.forget_shifts(&planned.shifted);
         repair.work(node, targets, peers, &map, &leaving);
     }
-}
-
-/// The seat that a change is of.
-fn seat_of(change: &Change) -> Option<(u32, u32)> {
-    change.r#move.map(|of| (change.pg, of.seat))
 }
 
 /// Whether chunks may be missing by this map: a seat of theirs is of a target that does not serve.
@@ -175,13 +167,6 @@ impl Repair {
         leaving
     }
 
-    /// The seats that are left out of plans for now.
-    fn passed_over(&mut self) -> HashSet<(u32, u32)> {
-        let now = Instant::now();
-        self.passed.retain(|_, until| *until > now);
-        self.passed.keys().copied().collect()
-    }
-
     /// Changes the map. What is refused is passed over for a while. Answers whether any was made.
     async fn change(&mut self, node: &Arc<Node>, changes: Vec<Change>) -> bool {
         let make = |changes| {
@@ -190,13 +175,19 @@ impl Repair {
         };
         let outcome = by_halves::change(changes, make).await;
         for (change, error) in outcome.refused {
-            let Some((pg, seat)) = seat_of(&change) else { continue };
+            let Some((pg, seat)) = self.pass_over(Instant::now(), &change) else { continue };
             tracing::error!(pg, seat, "a seat is passed over: its move is refused: {error}");
             let what = format!("seat {seat} of placement group {pg} is passed over: {error}");
             node.repair.set_problem((PgId(pg), seat as u8), Some(what));
-            self.passed.insert((pg, seat), Instant::now() + PASSED_INTERVAL);
         }
         outcome.any
+    }
+
+    /// A change was refused: its seat is left out of plans for a while. Answers which that is.
+    fn pass_over(&mut self, now: Instant, refused: &Change) -> Option<(u32, u32)> {
+        let seat = plan::seat_of(refused)?;
+        self.passed.insert(seat, now + PASSED_INTERVAL);
+        Some(seat)
     }
 
     /// What moves for balance was counted when that was planned.
@@ -209,9 +200,9 @@ impl Repair {
     }
 
     /// What a plan goes round now.
-    fn avoid(&mut self, map: &v1::ClusterMap, out_ms: u64) -> Avoid {
-        let now = Instant::now();
+    fn avoid(&mut self, now: Instant, map: &v1::ClusterMap, out_ms: u64) -> Avoid {
         self.refused.retain(|_, until| *until > now);
+        self.passed.retain(|_, until| *until > now);
         let down = |t: &&v1::TargetInfo| t.state() == v1::TargetState::Down;
         let down: HashSet<u32> = map.targets.iter().filter(down).map(|t| t.id).collect();
         self.down.retain(|id, _| down.contains(id));
@@ -227,6 +218,7 @@ impl Repair {
             resting: resting.map(|(seat, _)| seat).filter(rests).copied().collect(),
             refused: self.refused.keys().copied().collect(),
             away: away.map(|(id, _)| *id).collect(),
+            passed: self.passed.keys().copied().collect(),
         }
     }
 

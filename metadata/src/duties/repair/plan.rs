@@ -53,6 +53,8 @@ pub struct Avoid {
     pub refused: HashSet<(u32, u32, u32)>,
     /// Targets that have been down for so long that they may not come back soon.
     pub away: HashSet<u32>,
+    /// Seats whose changes were refused: nothing is changed of them, and they keep no other.
+    pub passed: HashSet<(u32, u32)>,
 }
 
 /// What is wanted of the map.
@@ -63,6 +65,11 @@ pub struct Planned {
     pub stuck: HashSet<(u32, u32)>,
     /// Seats that were to move for balance, and move now, or cannot any more.
     pub shifted: HashSet<(u32, u32)>,
+}
+
+/// The seat that a change is of.
+pub fn seat_of(change: &Change) -> Option<(u32, u32)> {
+    change.r#move.map(|of| (change.pg, of.seat))
 }
 
 fn is_gone(target: &v1::TargetInfo) -> bool {
@@ -115,6 +122,8 @@ pub fn plan(
     avoid: &Avoid,
     limit: usize,
 ) -> Planned {
+    let is_free = |l: &&Leaving| !avoid.passed.contains(&(l.pg, l.seat));
+    let leaving = &leaving.iter().filter(is_free).copied().collect::<Vec<_>>()[..];
     let moves = map.groups().any(|pg| !pg.moves.is_empty());
     if leaving.is_empty() && shifts.is_empty() && !moves {
         return Planned::default();
@@ -130,6 +139,8 @@ pub fn plan(
     if !leaving.iter().any(urgent) {
         planner.shift(shifts);
     }
+    let is_free = |c: &Change| seat_of(c).is_none_or(|seat| !avoid.passed.contains(&seat));
+    planner.planned.changes.retain(is_free);
     planner.planned
 }
 

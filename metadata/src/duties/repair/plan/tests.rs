@@ -51,6 +51,27 @@ fn who_has_lost_most_goes_first_and_who_merely_moves_last() {
     assert_eq!(begun(&map, 1).0.len(), 1);
 }
 
+/// The state does not take what is to be changed of it, again and again.
+#[test]
+fn a_seat_that_is_passed_over_is_left_as_it_is_and_keeps_no_other() {
+    let mut targets: Vec<_> = (1..=6).map(|id| target(id, &format!("n{id}"), Up)).collect();
+    targets[0].state = Out.into();
+    let mut map = map(targets, &[&[1, 2, 3], &[1, 3, 4], &[2, 3, 4]]);
+    // This one is of no use.
+    map.pools[0].pgs[2].moves = vec![v1::SeatMove { seat: 0, to: 5, ..Default::default() }];
+    let seats = |passed: &[(u32, u32)]| {
+        let avoid = Avoid { passed: passed.iter().copied().collect(), ..Avoid::default() };
+        // One at a time: who is passed over takes no place.
+        let planned = plan(&map, &leaving(&map), &[], &BTreeMap::new(), &avoid, 1);
+        let of = |c: &Change| (c.step(), seat_of(c).unwrap());
+        planned.changes.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(seats(&[]), [(Step::Cancel, (3, 0)), (Step::Begin, (1, 0))]);
+    assert_eq!(seats(&[(1, 0)]), [(Step::Cancel, (3, 0)), (Step::Begin, (2, 0))]);
+    assert_eq!(seats(&[(3, 0), (1, 0)]), [(Step::Begin, (2, 0))]);
+    assert!(seats(&[(3, 0), (1, 0), (2, 0)]).is_empty());
+}
+
 /// A seat whose target the map does not know, and those behind it.
 #[test]
 fn a_seat_of_a_target_that_does_not_exist_is_given_away_and_moves_no_other() {
