@@ -3,6 +3,7 @@
 
 use crate::events::{event, warning};
 use crate::node::Node;
+use crate::soft::repair::DAMAGED_INTERVAL;
 use crate::soft::targets::Targets;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// there was none: a daemon that is restarted tells of none meanwhile.
 const REPAIR_LOOKS: u32 = 3;
 const QUIET_LOOKS: u32 = 60;
+/// Records that were told of by a leader before are met again by then, unless they were mended.
+const RECORDS_INTERVAL: Duration = DAMAGED_INTERVAL;
 /// Events of the leader before that are looked at for what was not over yet.
 const LOOKED_AT: u64 = 1000;
 
@@ -36,7 +39,8 @@ pub async fn tell_events(node: &Arc<Node>, targets: &Targets, term: u64) {
         let mut events: Vec<_> = repair.into_iter().collect();
         events.extend(watch.room(node.has_room().err().map(|e| e.message)));
         events.extend(watch.damage(targets.count_damaged()));
-        events.extend(watch.records(node.repair.count_damaged(Instant::now())));
+        let now = Instant::now();
+        events.extend(watch.records(now, node.repair.count_damaged(now)));
         events.extend(watch.scrubs(&targets.stats()));
         for event in events {
             node.tell(event).await;
@@ -51,8 +55,9 @@ struct Watch {
     /// For how many looks there was room, or no damage, after there was none, or some.
     no_room: Option<u32>,
     damaged: Option<u32>,
-    /// It was told that records of segments make no sense.
-    records: bool,
+    /// It was told that records of segments make no sense, and may be so until then although none
+    /// is counted.
+    records: Option<Instant>,
     /// When each target was last scrubbed.
     scrubbed: BTreeMap<u32, u64>,
 }
@@ -80,7 +85,7 @@ impl Watch {
             }),
             no_room: begun("metadata-full", "metadata-room").then_some(0),
             damaged: begun("damage", "damage-ends").then_some(0),
-            records: kept.iter().any(|e| e.kind == "records-damaged"),
+            records: begun("records-damaged", "records-whole").then_some(now + RECORDS_INTERVAL),
             scrubbed: BTreeMap::new(),
         }
     }
@@ -130,11 +135,16 @@ impl Watch {
         Some(warning("damage", what))
     }
 
-    fn records(&mut self, damaged: usize) -> Option<v1::Event> {
-        if damaged == 0 || self.records {
+    fn records(&mut self, now: Instant, damaged: usize) -> Option<v1::Event> {
+        if damaged == 0 {
+            self.records.take_if(|until| now >= *until)?;
+            let what = "no segment is passed over any more since its record makes no sense";
+            return Some(event("records-whole", what.into()));
+        }
+        // Those that are met are counted for a day.
+        if self.records.replace(now).is_some() {
             return None;
         }
-        self.records = true;
         let what = format!(
             "the records of {damaged} segments, or more, make no sense: they are neither repaired \
              nor moved; run `weft fsck`"
@@ -210,11 +220,30 @@ mod tests {
     }
 
     #[test]
-    fn that_records_make_no_sense_is_told_once() {
+    fn that_records_make_no_sense_is_told_once_and_so_is_the_end_of_it() {
+        let start = Instant::now();
+        let told = |watch: &mut Watch, looks: &[(u64, usize)]| {
+            let at = |after| start + Duration::from_secs(after);
+            let told = looks.iter().filter_map(|&(after, n)| watch.records(at(after), n));
+            told.map(|e| (e.kind.clone(), e)).unzip::<_, _, Vec<_>, Vec<_>>()
+        };
         let mut watch = Watch::default();
-        let told: Vec<_> = [0, 2, 5, 0, 3].into_iter().filter_map(|n| watch.records(n)).collect();
-        assert!(matches!(&told[..], [one] if one.warning && one.text.contains(" 2 segments")));
-        assert!(Watch::go_on(&told, Instant::now()).records(2).is_none());
+        let (kinds, mut kept) = told(&mut watch, &[(0, 0), (1, 2), (2, 5), (3, 3)]);
+        assert_eq!(kinds, ["records-damaged"]);
+        assert!(kept[0].warning && kept[0].text.contains(" 2 segments"));
+        // The next leader has not met them yet.
+        let mut watch = Watch::go_on(&kept, start);
+        assert!(told(&mut watch, &[(4, 0), (5, 2), (6, 2)]).0.is_empty());
+        let mut watch = Watch::go_on(&kept, start);
+        let mended = RECORDS_INTERVAL.as_secs();
+        let (kinds, ended) = told(&mut watch, &[(4, 0), (mended - 1, 0), (mended, 0), (mended, 0)]);
+        assert_eq!(kinds, ["records-whole"]);
+        kept.extend(ended);
+        // Others are told again, by this one and the next.
+        for mut watch in [watch, Watch::go_on(&kept, start)] {
+            let looks = [(mended + 1, 0), (mended + 2, 1), (mended + 3, 1), (mended + 4, 0)];
+            assert_eq!(told(&mut watch, &looks).0, ["records-damaged", "records-whole"]);
+        }
     }
 
     #[test]

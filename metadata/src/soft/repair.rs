@@ -15,7 +15,7 @@ const LEFT_ALONE_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 const MAX_PROBLEMS: usize = 8;
 /// A segment whose record makes no sense is told of for so long after it was met: targets are
 /// looked at as a whole once a day.
-const DAMAGED_INTERVAL: Duration = Duration::from_secs(25 * 3600);
+pub const DAMAGED_INTERVAL: Duration = Duration::from_secs(25 * 3600);
 /// Most of them that are remembered.
 const MAX_DAMAGED: usize = 4096;
 
