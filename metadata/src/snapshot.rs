@@ -13,6 +13,7 @@ use crate::folder::SNAPSHOTS;
 use crate::state::StateMachine;
 use crate::tables::members::Membership;
 use bytes::Bytes;
+use nix::errno::Errno;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -43,7 +44,7 @@ pub struct Snapshots {
     env: Env,
     state: Arc<StateMachine>,
     made: Mutex<Option<Made>>,
-    /// Why a piece of it could not be read, until that was heard of.
+    /// What does not read of the state, or of a piece of a copy, until that was heard of.
     unreadable: Mutex<Option<Error>>,
 }
 
@@ -106,8 +107,15 @@ impl Snapshots {
 
     fn make_in(&self, dir: &Path) -> Result<NewSnapshot> {
         remove(dir)?;
-        let (index, members) = self.state.checkpoint(dir)?;
-        self.state.verify_copy(dir)?;
+        let copied = self.state.checkpoint(dir);
+        // In any case: what is damaged may be what says of when the copy is.
+        let verified = self.state.verify_copy(dir);
+        if let Ok(Some(damage)) = verified {
+            *self.unreadable.lock() = Some(damage.clone());
+            return Err(damage);
+        }
+        let (index, members) = copied?;
+        verified?;
         let files = measure_all(dir)?;
         let snapshot = format!("snapshot-{index}");
         let kept = self.outgoing.join(&snapshot);
@@ -132,7 +140,8 @@ impl Snapshots {
         readers.get(&server).max(readers.get(&0)).copied()
     }
 
-    /// Why a piece of it could not be read, if that has happened since the last call.
+    /// What does not read of the state, or of a piece of a copy, if that was met since the last
+    /// call. That there is no room for a copy, say, is no damage.
     pub fn take_unreadable(&self) -> Option<Error> {
         self.unreadable.lock().take()
     }
@@ -178,15 +187,14 @@ impl Snapshots {
         let read = move || {
             let mut bytes = vec![0; len as usize];
             let file = File::open(&path).map_err(|e| io("open", &path, &e))?;
-            file.read_exact_at(&mut bytes, off).map_err(|e| io("read", &path, &e))?;
-            Ok(bytes)
+            let read = file.read_exact_at(&mut bytes, off);
+            Ok(read.map(|()| bytes).map_err(|e| (is_damage(&e), io("read", &path, &e))))
         };
-        let bytes = self.env.blocking(read).await.inspect_err(|e| {
-            // One that is not kept any more was removed meanwhile.
-            let made = self.made.lock();
-            if made.as_ref().is_some_and(|m| m.manifest.snapshot == request.snapshot) {
+        let bytes = self.env.blocking(read).await?.map_err(|(is_damage, e)| {
+            if is_damage {
                 *self.unreadable.lock() = Some(e.clone());
             }
+            e
         })?;
         Ok((v1::SnapshotPiece { end: off + len == file_len }, vec![bytes.into()]))
     }
@@ -340,6 +348,11 @@ pub(crate) fn remove(dir: &Path) -> Result<()> {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io("remove", dir, &e)),
         _ => Ok(()),
     }
+}
+
+/// Whether what lies there does not read, and not that this server can read nothing now.
+fn is_damage(e: &std::io::Error) -> bool {
+    e.raw_os_error() == Some(Errno::EIO as i32) || e.kind() == std::io::ErrorKind::UnexpectedEof
 }
 
 pub(crate) fn io(what: &str, path: &Path, e: &std::io::Error) -> Error {

@@ -7,27 +7,25 @@
 
 use super::driver::Driver;
 use tokio::time::Instant;
-use weft_proto::{Error, NodeId};
+use weft_proto::NodeId;
 
 impl Driver {
-    /// The state could not be copied for a follower.
-    pub(super) fn on_no_copy(&mut self, why: &Error) {
-        tracing::error!("a server that is behind cannot be given the state: {why}");
-        self.node.damage.note_copy(why);
-        self.group.leaving.wanted = true;
-    }
-
     /// Hands the lead to another, if this server is to lead no more and one is fit for it.
     pub(super) fn leave_as_damaged(&mut self) {
-        if let Some(why) = self.raw.store().take_unreadable() {
-            self.node.damage.note_log(&why);
+        let damage = &self.node.damage;
+        if let Some(unread) = self.raw.store().take_unreadable() {
+            damage.note_log(unread);
             self.group.leaving.wanted = true;
         }
         if let Some(why) = self.wiring.snapshots.take_unreadable() {
-            self.on_no_copy(&why);
+            tracing::error!("the state cannot be copied for a server that is behind: {why}");
+            damage.note_copy(&why);
+            self.group.leaving.wanted = true;
         }
+        // After that: it may have been noted before it was forgotten.
+        damage.forgets(self.raw.store().truncated().index);
         let now = Instant::now();
-        self.group.leaving.wanted &= self.leads_still().is_some();
+        self.group.leaving.wanted &= damage.what().is_some() && self.leads_still().is_some();
         if !self.group.leaving.wanted || !self.group.leaving.pause.is_over(now) {
             return;
         }

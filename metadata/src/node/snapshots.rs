@@ -141,8 +141,9 @@ impl Driver {
                         self.offer(made);
                     }
                     Err(e) => {
+                        // What is damaged is told by itself.
+                        tracing::warn!("a server that is behind is not given the state: {e}");
                         self.announced.making.grow(Instant::now());
-                        self.on_no_copy(&e);
                     }
                 }
             }

@@ -1,9 +1,11 @@
-//! What is wrong with this server by itself, as its status and its answers to the leader tell it: it
-//! needs a snapshot that it cannot fetch, or cannot read what it has.
+//! What is wrong with this server by itself, as its status and its answers to the leader tell it:
+//! it needs a snapshot that it cannot fetch, or cannot read what it has.
 //!
-//! Invariant: that it cannot fetch is said from the first fetch that fails until one succeeds, or
-//! there is no need for one, or, where it was a matter of room, there is room.
+//! Invariants: that it cannot fetch is said from the first fetch that fails until one succeeds, or
+//! there is no need for one, or, where it was a matter of room, there is room; that it is damaged,
+//! until what does not read is forgotten or replaced, or reads.
 
+use crate::raftlog::Unread;
 use parking_lot::Mutex;
 use weft_proto::{Error, ErrorKind};
 
@@ -76,21 +78,36 @@ impl Behind {
     }
 }
 
-/// What of this server's log could not be read, and why its state could not be copied.
+/// What of this server's log does not read, and what of its state, when it is copied.
 #[derive(Default)]
 pub struct Damage {
-    log: Mutex<Option<String>>,
+    /// The last entry that does not, and why.
+    log: Mutex<Option<(u64, String)>>,
     copy: Mutex<Option<String>>,
 }
 
 impl Damage {
     /// For people; `None`: nothing is known.
     pub fn what(&self) -> Option<String> {
-        self.log.lock().clone().or_else(|| self.copy.lock().clone())
+        let log = self.log.lock().as_ref().map(|(_, why)| why.clone());
+        log.or_else(|| self.copy.lock().clone())
     }
 
-    pub(super) fn note_log(&self, why: &Error) {
-        *self.log.lock() = Some(why.message.clone());
+    /// An entry of the log does not read.
+    pub(super) fn note_log(&self, unread: Unread) {
+        let mut log = self.log.lock();
+        if log.as_ref().is_none_or(|(known, _)| *known < unread.index) {
+            let (index, why) = (unread.index, Error::from(unread));
+            tracing::error!("this server does not read all that it has: {why}");
+            *log = Some((index, why.message));
+        }
+    }
+
+    /// The log begins after this entry.
+    pub(super) fn forgets(&self, index: u64) {
+        if self.log.lock().take_if(|(last, _)| *last <= index).is_some() {
+            tracing::info!(index, "what did not read of the log is in it no more");
+        }
     }
 
     pub(super) fn note_copy(&self, why: &Error) {
@@ -132,5 +149,25 @@ mod tests {
         note(ErrorKind::TimedOut);
         behind.fetched();
         assert_eq!(behind.why(), None);
+    }
+
+    #[test]
+    fn damage_is_over_when_what_does_not_read_is_no_more() {
+        let damage = Damage::default();
+        let note = |index| {
+            let why = Error::new(ErrorKind::Corrupt, "a reason");
+            damage.note_log(Unread { index, why });
+            damage.what().expect("it is told")
+        };
+        assert_eq!(note(4), "log entry 4: a reason");
+        // Of several the last counts.
+        assert_eq!((note(9), note(4)), (note(9), note(9)));
+        damage.forgets(8);
+        assert_eq!(damage.what().as_deref(), Some("log entry 9: a reason"));
+        damage.note_copy(&Error::new(ErrorKind::Io, "another"));
+        damage.forgets(9);
+        assert_eq!(damage.what().as_deref(), Some("another"));
+        damage.is_copied();
+        assert_eq!(damage.what(), None);
     }
 }

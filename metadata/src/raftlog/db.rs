@@ -7,6 +7,7 @@
 //! atomic batch, on disk when it returns if any of it must be; a crash in the middle of an
 //! installation is finished or undone by [`LogDb::recover`].
 
+use super::unread::Unread;
 use crate::folder::MOVE_AWAY;
 use raft::eraftpb::{ConfState, Entry, HardState};
 use raft_prost::Message as _;
@@ -219,9 +220,9 @@ impl LogDb {
         self.write_synced(batch)
     }
 
-    /// Entries `[low, high)` in order, as many as fit in `max_bytes`, at least one. Error: `Corrupt`,
-    /// one of them is missing or does not read.
-    pub fn entries(&self, low: u64, high: u64, max_bytes: u64) -> Result<Vec<Entry>> {
+    /// Entries `[low, high)` in order, as many as fit in `max_bytes`, at least one. Error: the
+    /// first that is missing or does not read.
+    pub fn entries(&self, low: u64, high: u64, max_bytes: u64) -> Result<Vec<Entry>, Unread> {
         let mut options = ReadOptions::default();
         options.set_iterate_upper_bound(entry_key(high));
         let from = entry_key(low);
@@ -230,25 +231,27 @@ impl LogDb {
         for item in
             self.db.iterator_opt(IteratorMode::From(&from, rocksdb::Direction::Forward), options)
         {
-            let (_, value) = item.map_err(|e| failed(&e))?;
+            let index = low + entries.len() as u64;
+            let unread = |why| Unread { index, why };
+            let (_, value) = item.map_err(|e| unread(failed(&e)))?;
             bytes += value.len() as u64;
             if bytes > max_bytes && !entries.is_empty() {
                 break;
             }
-            let entry = decode(&value)?;
-            if entry.index != low + entries.len() as u64 {
-                return Err(missing(low + entries.len() as u64));
+            let entry = decode(&value).map_err(unread)?;
+            if entry.index != index {
+                return Err(missing(index));
             }
             entries.push(entry);
         }
         if entries.is_empty() && low < high { Err(missing(low)) } else { Ok(entries) }
     }
 
-    /// The term of the entry at `index`, which the log has. Error: `Corrupt`, it is missing or does
-    /// not read.
-    pub fn term(&self, index: u64) -> Result<u64> {
-        let bytes = self.get(&entry_key(index))?.ok_or_else(|| missing(index))?;
-        Ok(decode(&bytes)?.term)
+    /// The term of the entry at `index`, which the log has. Error: it is missing or does not read.
+    pub fn term(&self, index: u64) -> Result<u64, Unread> {
+        let unread = |why| Unread { index, why };
+        let bytes = self.get(&entry_key(index)).map_err(unread)?.ok_or_else(|| missing(index))?;
+        Ok(decode(&bytes).map_err(unread)?.term)
     }
 
     /// What a drive or a memory does to an entry.
@@ -282,8 +285,8 @@ fn failed(e: &rocksdb::Error) -> Error {
     Error::new(ErrorKind::Io, format!("raft log: {e}"))
 }
 
-fn missing(index: u64) -> Error {
-    damaged(&format!("entry {index} is missing"))
+fn missing(index: u64) -> Unread {
+    Unread { index, why: damaged("it is missing") }
 }
 
 fn damaged(what: &str) -> Error {

@@ -3,6 +3,8 @@
 pub(crate) mod db;
 mod lengths;
 mod storage;
+mod unread;
 
 pub use db::{Append, LogDb, Position};
 pub use storage::LogStorage;
+pub use unread::Unread;

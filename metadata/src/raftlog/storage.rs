@@ -10,6 +10,7 @@
 
 use super::db::{LogDb, Position};
 use super::lengths::Lengths;
+use super::unread::Unread;
 use parking_lot::Mutex;
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
@@ -18,7 +19,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use weft_proto::{Error, Result};
+use weft_proto::Result;
 
 /// Entries kept in memory for followers that are a little behind.
 const CACHE_ENTRIES: usize = 8192;
@@ -42,7 +43,7 @@ pub struct LogStorage {
     /// Followers that are sent no snapshot for now.
     resting: BTreeSet<u64>,
     /// What could not be read, until that was heard of.
-    unreadable: Mutex<Option<Error>>,
+    unreadable: Mutex<Option<Unread>>,
 }
 
 impl LogStorage {
@@ -183,16 +184,12 @@ impl LogStorage {
     }
 
     /// What could not be read, if anything since the last call.
-    pub fn take_unreadable(&self) -> Option<Error> {
+    pub fn take_unreadable(&self) -> Option<Unread> {
         self.unreadable.lock().take()
     }
 
-    fn unreadable(&self, error: Error) -> raft::Error {
-        let mut noted = self.unreadable.lock();
-        if noted.is_none() {
-            tracing::error!("the log cannot be read: {error}");
-            *noted = Some(error);
-        }
+    fn unreadable(&self, unread: Unread) -> raft::Error {
+        self.unreadable.lock().get_or_insert(unread);
         raft::Error::Store(StorageError::Compacted)
     }
 

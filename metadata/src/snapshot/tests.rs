@@ -18,6 +18,29 @@ fn names_from_a_peer_stay_inside() {
     assert!(check(&manifest(vec![file("../a", 1)])).is_err());
 }
 
+/// Who has it whole is to lead then; not so where it is not here any more.
+#[tokio::test]
+async fn a_piece_that_does_not_read_is_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = Env { threads: false, ..Env::real() };
+    let me = Member { id: weft_proto::NodeId(1), address: "a:1".into() };
+    let state = Arc::new(StateMachine::open_in_memory());
+    state.set_applied(7).unwrap();
+    let snapshots = Arc::new(Snapshots::open(dir.path(), me, env, state).unwrap());
+    let manifest = snapshots.make().await.unwrap().manifest;
+    let (snapshot, name) = (manifest.snapshot.clone(), manifest.files[0].name.clone());
+    let path = dir.path().join(SNAPSHOTS).join(&snapshot).join(&name);
+    let request = v1::SnapshotPieceRequest { snapshot, file: name, len: 1, ..Default::default() };
+    snapshots.piece(request.clone()).await.unwrap();
+    assert!(snapshots.take_unreadable().is_none());
+    File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+    snapshots.piece(request.clone()).await.unwrap_err();
+    assert!(snapshots.take_unreadable().is_some() && snapshots.take_unreadable().is_none());
+    fs::remove_file(&path).unwrap();
+    snapshots.piece(request).await.unwrap_err();
+    assert!(snapshots.take_unreadable().is_none());
+}
+
 /// What one reads says nothing of another; what an older version reads may be of any.
 #[tokio::test]
 async fn it_is_known_who_reads() {

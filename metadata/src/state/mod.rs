@@ -432,10 +432,10 @@ impl StateMachine {
         ))
     }
 
-    /// Reads all of a copy that was made of this state. Error: `Io`, it is damaged, and so is the
-    /// state, since they share files.
-    pub fn verify_copy(&self, dir: &Path) -> Result<()> {
-        Ok(self.store.verify_copy(dir)?)
+    /// Reads all of a copy that was made of this state. Answers what is damaged of it, and so of
+    /// the state, since they share files. Error: it cannot be read now.
+    pub fn verify_copy(&self, dir: &Path) -> Result<Option<Error>> {
+        Ok(self.store.verify_copy(dir)?.map(Error::from))
     }
 
     /// Replaces the whole state by a checkpoint of another replica. `dir`, on the same filesystem

@@ -83,12 +83,12 @@ impl Store {
         }
     }
 
-    /// Reads all that a copy of this store has, past what is cached of the store itself. Error: what
-    /// does not read.
-    pub(crate) fn verify_copy(&self, dir: &Path) -> StoreResult<()> {
+    /// Reads all that a copy of this store has, past what is cached of the store itself. Answers
+    /// what is damaged. Error: it cannot be read now.
+    pub(crate) fn verify_copy(&self, dir: &Path) -> StoreResult<Option<StoreError>> {
         match self {
             Self::Rocks(_) => rocks::verify(dir),
-            Self::Memory(_) => Ok(()),
+            Self::Memory(_) => Ok(None),
         }
     }
 

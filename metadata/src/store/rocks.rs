@@ -4,8 +4,8 @@
 use super::read::{Changes, Read, StoreError, StoreResult, Visit};
 use bytes::Bytes;
 use rocksdb::{
-    BlockBasedIndexType, BlockBasedOptions, Cache, DB, DBCompressionType, IteratorMode, Options,
-    ReadOptions, SliceTransform, WriteBatch, checkpoint::Checkpoint,
+    BlockBasedIndexType, BlockBasedOptions, Cache, DB, DBCompressionType, ErrorKind, IteratorMode,
+    Options, ReadOptions, SliceTransform, WriteBatch, checkpoint::Checkpoint,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -144,8 +144,23 @@ const SMALL_CACHE: usize = 1 << 20;
 /// Bytes read ahead then.
 const READ_AHEAD: usize = 1 << 20;
 
+/// Reads all of a database. Answers what is damaged. Error: it cannot be read now.
+pub(super) fn verify(dir: &Path) -> StoreResult<Option<StoreError>> {
+    match read_all(dir) {
+        Err(e) if is_damage(&e) => Ok(Some(StoreError::damaged(e))),
+        read => Ok(read.map(|()| None)?),
+    }
+}
+
+/// Whether what lies there does not read, and not that this server can read nothing now.
+fn is_damage(e: &rocksdb::Error) -> bool {
+    // As it calls EIO.
+    let failed = "Input/output error";
+    matches!(e.kind(), ErrorKind::Corruption) || e.as_ref().contains(failed)
+}
+
 /// Reads all of a database, so that every block is held against its checksum.
-pub(super) fn verify(dir: &Path) -> StoreResult<()> {
+fn read_all(dir: &Path) -> Result<(), rocksdb::Error> {
     let db = DB::open_for_read_only(&options(SMALL_CACHE, false), dir, false)?;
     let mut options = ReadOptions::default();
     options.set_total_order_seek(true);
@@ -156,7 +171,7 @@ pub(super) fn verify(dir: &Path) -> StoreResult<()> {
     while at.valid() {
         at.next();
     }
-    at.status().map_err(StoreError::damaged)
+    at.status()
 }
 
 /// Whether all keys of `[from, to)` begin with the same prefix, so that its bloom filter helps.

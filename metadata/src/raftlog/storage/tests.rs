@@ -145,7 +145,8 @@ fn what_does_not_read_is_as_if_it_were_forgotten() {
     log.db().damage(4);
     let forgotten = |e| matches!(e, raft::Error::Store(StorageError::Compacted));
     assert!(forgotten(log.entries(2, 9, None, GetEntriesContext::empty(false)).unwrap_err()));
-    assert!(log.take_unreadable().is_some() && log.take_unreadable().is_none());
+    assert_eq!(log.take_unreadable().map(|unread| unread.index), Some(4));
+    assert!(log.take_unreadable().is_none());
     assert!(forgotten(log.term(4).unwrap_err()));
     assert!(log.take_unreadable().is_some());
     assert_eq!(range(&log, 5, 10).len(), 5);
@@ -162,8 +163,8 @@ fn a_log_with_a_gap_is_not_read_across_it() {
     db.write(&[Append { entries: vec![entry(5, 1)], ..Default::default() }]).unwrap();
     assert_eq!(db.entries(1, 4, u64::MAX).unwrap().len(), 3);
     for (low, high) in [(2, 6), (4, 6), (6, 8)] {
-        assert_eq!(db.entries(low, high, u64::MAX).unwrap_err().kind, ErrorKind::Corrupt);
+        assert_eq!(db.entries(low, high, u64::MAX).unwrap_err().why.kind, ErrorKind::Corrupt);
     }
     assert!(db.entries(6, 6, u64::MAX).unwrap().is_empty());
-    assert_eq!(db.term(4).unwrap_err().kind, ErrorKind::Corrupt);
+    assert_eq!(db.term(4).unwrap_err().why.kind, ErrorKind::Corrupt);
 }

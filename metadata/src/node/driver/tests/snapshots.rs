@@ -184,6 +184,29 @@ async fn a_leader_that_cannot_copy_its_state_leaves_its_lead_to_who_has_it_whole
     assert!(rig.driver.node.damaged().is_some_and(|what| what.contains("damaged")));
 }
 
+/// As where there is no room for one, or too many files are open.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_can_make_no_copy_now_is_not_damaged() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let mut rig = Rig::leading_past(3).await;
+    let folder = rig.dir.path().join("snapshots");
+    std::fs::remove_dir_all(&folder).unwrap();
+    std::fs::write(&folder, "in the way").unwrap();
+    for _ in 0..3 {
+        assert!(rig.pass(SECOND).await.is_empty());
+    }
+    assert!(!rig.driver.announced.making.is_over(Instant::now()), "it has tried, and rests");
+    assert_eq!(rig.driver.node.damaged(), None);
+    assert!(rig.driver.leads.is_some() && rig.driver.group.hands_over.is_none());
+    std::fs::remove_file(&folder).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    let mut announced = Vec::new();
+    for _ in 0..10 {
+        announced.extend(rig.pass(SECOND).await);
+    }
+    assert_eq!(announced, [3], "then it goes on");
+}
+
 /// It goes on with the others, which have it whole.
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_cannot_read_its_log_leaves_its_lead() {
@@ -198,6 +221,11 @@ async fn a_leader_that_cannot_read_its_log_leaves_its_lead() {
     for _ in 0..2 {
         rig.pass(TICK).await;
     }
-    assert!(rig.driver.node.damaged().is_some());
+    assert!(rig.driver.node.damaged().is_some_and(|what| what.contains("log entry 1")));
     assert_eq!(rig.driver.group.hands_over.as_ref().map(|over| over.to), Some(NodeId(2)));
+    // Until that is forgotten.
+    rig.driver.raw.mut_store().truncate(1).unwrap_err();
+    rig.driver.raw.mut_store().truncate(2).unwrap();
+    rig.pass(TICK).await;
+    assert_eq!(rig.driver.node.damaged(), None);
 }
