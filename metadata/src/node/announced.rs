@@ -2,8 +2,8 @@
 //! is left alone; the same of a leader that can make none.
 //!
 //! Invariants: a follower that fetches nothing holds up no other, and makes ever less work: its
-//! pause is its own, and grows; it ends when the follower reads, says that it can again, or comes
-//! back on another connection.
+//! pause is its own, and grows; it ends when the follower reads, says that it can again, has what
+//! it needs, or comes back on another connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -60,7 +60,8 @@ pub struct Announced {
 }
 
 impl Announced {
-    /// What was announced did not get there, or the follower starts with nothing.
+    /// What was announced did not get there, or the follower starts with nothing, or has all that
+    /// it needs.
     pub fn forget(&mut self, follower: u64) {
         self.followers.remove(&follower);
     }

@@ -14,6 +14,7 @@ use crate::tables::members::same;
 use prost::Message as _;
 use raft::eraftpb::{Message, Snapshot, SnapshotMetadata};
 use raft::{ProgressState, Ready, SnapshotStatus, Storage as _};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -201,9 +202,15 @@ impl Driver {
 
     /// Gives up who does not fetch what was announced to it, and lets it rest.
     fn care_for_followers(&mut self, now: Instant) {
-        let all = self.raw.raft.prs().iter();
-        let waiting = all.filter(|(_, progress)| progress.state == ProgressState::Snapshot);
-        let waiting = waiting.map(|(&id, _)| id).collect();
+        let mut waiting = BTreeSet::new();
+        for (&id, progress) in self.raw.raft.prs().iter() {
+            match progress.state {
+                ProgressState::Snapshot => drop(waiting.insert(id)),
+                // Also one that was given up while it installed what it had fetched.
+                ProgressState::Replicate => self.announced.forget(id),
+                ProgressState::Probe => {}
+            }
+        }
         let snapshots = &self.wiring.snapshots;
         for id in self.announced.look(now, &waiting, |id| snapshots.last_read(id)) {
             tracing::warn!(server = id, "a server does not fetch the snapshot that it needs");

@@ -162,6 +162,22 @@ async fn a_follower_that_does_not_fetch_costs_ever_less_and_holds_up_no_other() 
     }
 }
 
+/// The last of it takes longer to sync and to install than anyone is waited for.
+#[tokio::test(start_paused = true)]
+async fn a_follower_that_has_its_snapshot_late_does_not_rest() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let mut rig = Rig::leading_past(3).await;
+    let mut announced = 0;
+    for _ in 0..25 {
+        announced += rig.pass(SECOND).await.len();
+    }
+    let resting = |rig: &Rig| rig.driver.announced.resting(Instant::now());
+    assert_eq!((announced, resting(&rig)), (2, [3].into()), "it was given up twice");
+    rig.acknowledge(&[3]).await;
+    rig.pass(TICK).await;
+    assert!(resting(&rig).is_empty());
+}
+
 /// As a state that a drive has damaged would be: who took it over would be damaged as well.
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_cannot_copy_its_state_leaves_its_lead_to_who_has_it_whole() {
