@@ -138,7 +138,6 @@ impl Driver {
                 match made {
                     Ok(made) => {
                         self.node.damage.is_copied();
-                        self.announced.making = Pause::default();
                         self.offer(made);
                     }
                     Err(e) => {
@@ -172,6 +171,7 @@ impl Driver {
             tracing::info!(index, "a snapshot of the group as it was before is not sent");
             return self.wiring.snapshots.discard();
         }
+        self.announced.making = Pause::default();
         let conf_state = Some(conf_state);
         let metadata = Some(SnapshotMetadata { conf_state, index, term });
         store.offer_snapshot(Some(Snapshot { data: manifest.encode_to_vec(), metadata }));

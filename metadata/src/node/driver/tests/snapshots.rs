@@ -178,6 +178,31 @@ async fn a_follower_that_has_its_snapshot_late_does_not_rest() {
     assert!(resting(&rig).is_empty());
 }
 
+/// As where the log grows by more than it keeps for a snapshot, while that is made.
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_snapshots_come_too_late_makes_ever_fewer() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let mut rig = Rig::leading_past(3).await;
+    let too_late = |rig: &mut Rig, pause: u32| {
+        let manifest = v1::SnapshotManifest::default();
+        let made = NewSnapshot { index: 1, members: None, manifest };
+        rig.driver.on_side(Side::Made(Ok(made))).unwrap();
+        let (making, now) = (&rig.driver.announced.making, Instant::now());
+        assert!(!making.is_over(now + (pause - 1) * SECOND), "not for {pause} s");
+        assert!(making.is_over(now + pause * SECOND));
+    };
+    for pause in [5, 10, 20] {
+        too_late(&mut rig, pause);
+    }
+    // One that is offered is worth what it costs.
+    let mut announced = Vec::new();
+    for _ in 0..25 {
+        announced.extend(rig.pass(SECOND).await);
+    }
+    assert_eq!(announced, [3]);
+    too_late(&mut rig, 5);
+}
+
 /// As a state that a drive has damaged would be: who took it over would be damaged as well.
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_cannot_copy_its_state_leaves_its_lead_to_who_has_it_whole() {
