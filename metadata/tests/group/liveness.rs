@@ -50,8 +50,9 @@ async fn an_open_inode_outlives_its_name_and_its_leader() {
     group.kill(leader).await;
     // The new leader has not heard what is open, so it removes nothing.
     assert!(client.renew(None).await.unwrap().need_declare);
-    // It removes nothing at all, so that there is nothing to wait for but time.
-    sleep(Duration::from_millis(600)).await;
+    // It removes nothing at all, so that there is nothing to wait for but time: more than the
+    // second that it would leave to any, and some of its looks.
+    sleep(Duration::from_secs(3)).await;
     client.read(get.clone()).await.unwrap();
     let open = v1::OpenOp { ino: attr.ino, open_seq, write: false };
     assert!(!client.renew(Some(vec![open])).await.unwrap().need_declare);

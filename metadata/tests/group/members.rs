@@ -225,12 +225,19 @@ async fn an_old_configuration_does_not_come_back_with_the_power() {
     std::fs::remove_dir_all(&state).unwrap();
     std::fs::rename(&kept, &state).unwrap();
     group.run(1);
-    // Alone it is not the group any more, whatever its state had.
-    let until = Instant::now() + Duration::from_secs(3);
-    while Instant::now() < until {
-        let transport = weft_net::tcp();
-        if let Ok(status) = weft_control::status_of(&transport, &group.address(1)).await {
-            assert_ne!(status.leader, 1, "it leads alone");
+    // Alone it is not the group any more, whatever its state had. It would lead within two election
+    // timeouts, and not stop to.
+    let enough = Duration::from_millis(2 * group.config(1).election_ms) + Duration::from_secs(2);
+    let (begun, mut runs) = (Instant::now(), None);
+    loop {
+        match weft_control::status_of(&weft_net::tcp(), &group.address(1)).await {
+            Ok(status) => {
+                assert_ne!(status.leader, 1, "it leads alone");
+                if runs.get_or_insert_with(Instant::now).elapsed() > enough {
+                    break;
+                }
+            }
+            Err(e) => assert!(begun.elapsed() < PATIENCE, "it does not answer: {e}"),
         }
         sleep(Duration::from_millis(50)).await;
     }

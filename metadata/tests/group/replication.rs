@@ -80,11 +80,10 @@ async fn a_follower_that_fell_behind_gets_a_snapshot() {
     for i in (0..400).step_by(37) {
         client.lookup(&format!("f{i}")).await.unwrap();
     }
-    assert_eq!(
-        files_in(&group.path(behind).join("incoming")),
-        0,
-        "the snapshot was moved into place"
-    );
+    let folder = group.path(behind);
+    let state = std::fs::read_to_string(folder.join("state/current")).unwrap();
+    assert_ne!(state, "db-0", "it has a state that was made elsewhere");
+    assert_eq!(files_in(&folder.join("incoming")), 0, "the snapshot was moved into place");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
