@@ -161,7 +161,8 @@ impl LogDb {
                 if key.first() != Some(&b'e') {
                     return Ok(None);
                 }
-                let entry = decode(&value)?;
+                let unread = |e: Error| damaged(&format!("its last entry: {e}; {MOVE_AWAY}"));
+                let entry = decode(&value).map_err(unread)?;
                 Ok(Some(Position { index: entry.index, term: entry.term }))
             }
             None => Ok(None),

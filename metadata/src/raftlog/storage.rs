@@ -6,7 +6,8 @@
 //! Invariants: `cache` is contiguous and ends at the last entry; entries below `cache` are on disk.
 //!
 //! What does not read any more is to the library as if it had been forgotten: whoever needs it is
-//! sent a snapshot. Anything else would end the process, again and again.
+//! sent a snapshot. What this server itself is to apply yet cannot be forgotten, and the library
+//! would end the process over it: a log of which that does not read is not opened.
 
 use super::db::{LogDb, Position};
 use super::lengths::Lengths;
@@ -57,6 +58,7 @@ impl LogStorage {
     pub fn open(dir: &Path, applied: u64) -> Result<Self> {
         let db = LogDb::open(dir)?;
         let found = db.recover(applied)?;
+        read_once(&db, applied + 1, found.last.index)?;
         Ok(Self {
             db: Arc::new(db),
             hard_state: found.hard_state,
@@ -201,6 +203,15 @@ impl LogStorage {
     fn cache_first(&self) -> u64 {
         self.cache.front().map_or(self.last + 1, |e| e.index)
     }
+}
+
+/// Reads the entries from `next` to `last`. Error: one of them does not read.
+fn read_once(db: &LogDb, mut next: u64, last: u64) -> Result<()> {
+    while next <= last {
+        let read = db.entries(next, last + 1, CACHE_BYTES as u64);
+        next += read.map_err(Unread::before_it_is_applied)?.len() as u64;
+    }
+    Ok(())
 }
 
 impl Storage for LogStorage {

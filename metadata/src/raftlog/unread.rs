@@ -1,5 +1,6 @@
 //! What the log does not tell any more: an entry that a drive or a memory has damaged.
 
+use crate::folder::MOVE_AWAY;
 use weft_proto::Error;
 
 /// An entry that the log should have and that is missing or does not read.
@@ -7,6 +8,15 @@ use weft_proto::Error;
 pub struct Unread {
     pub index: u64,
     pub why: Error,
+}
+
+impl Unread {
+    /// The error of a server that cannot go on without it.
+    pub fn before_it_is_applied(self) -> Error {
+        let Error { kind, message, .. } = self.into();
+        let what = "the state does not have it yet; if that stays so";
+        Error::new(kind, format!("{message}; {what}, {MOVE_AWAY}"))
+    }
 }
 
 impl From<Unread> for Error {

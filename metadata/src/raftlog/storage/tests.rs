@@ -153,6 +153,23 @@ fn what_does_not_read_is_as_if_it_were_forgotten() {
     assert!(log.take_unreadable().is_none());
 }
 
+/// The library would end the process over it, at each start again.
+#[test]
+fn a_log_is_not_opened_if_what_is_to_be_applied_does_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = made(dir.path());
+    append(&mut log, (1..=9).map(|i| entry(i, 1)).collect());
+    log.db().damage(6);
+    drop(log);
+    let error = LogStorage::open(dir.path(), 3).err().expect("it does not read");
+    assert!(error.message.contains("log entry 6") && error.message.contains("move the whole data"));
+    let log = LogStorage::open(dir.path(), 6).unwrap();
+    log.db().damage(9);
+    drop(log);
+    let error = LogStorage::open(dir.path(), 9).err().expect("its end does not read");
+    assert!(error.message.contains("move the whole data"), "{error}");
+}
+
 /// A follower would be told that what comes next is what it lacks.
 #[test]
 fn a_log_with_a_gap_is_not_read_across_it() {
