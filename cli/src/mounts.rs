@@ -7,6 +7,7 @@ mod folder;
 use crate::output::describe;
 use crate::process::Process;
 use anyhow::{Context, Result, bail};
+use folder::{place_in, place_of};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, FileTimes};
@@ -121,13 +122,30 @@ impl MountRecord {
         Self { making_room: true, ..self }.save()
     }
 
-    /// Remembers a mount; replaces what was known of the same path.
+    /// Remembers a mount that was made just now; replaces what was known of the same path.
+    pub fn save_new(&self) -> Result<()> {
+        self.save_new_among(&folder::own()?, &folder::others())
+    }
+
+    /// Remembers a mount that is remembered already, in that place: processes of a version before
+    /// that serve it, guard it, or look after it, find it nowhere else.
     pub fn save(&self) -> Result<()> {
-        self.save_in(&file_of(&self.path)?)?;
+        self.save_among(&folder::own()?, &folder::others())
+    }
+
+    fn save_new_among(&self, own: &Path, others: &[PathBuf]) -> Result<()> {
         let name = file_name(&self.path);
-        folder::others()
-            .iter()
-            .try_for_each(|dir| gone(fs::remove_file(dir.join("mounts").join(&name))))
+        let known = read(&place_in(own, others, &name)).and_then(|known| known.supervisor);
+        // Mounted anew by who looks after it.
+        if known.is_some() && known == self.supervisor {
+            return self.save_among(own, others);
+        }
+        self.save_in(&own.join("mounts").join(&name))?;
+        others.iter().try_for_each(|dir| gone(fs::remove_file(dir.join("mounts").join(&name))))
+    }
+
+    fn save_among(&self, own: &Path, others: &[PathBuf]) -> Result<()> {
+        self.save_in(&place_in(own, others, &file_name(&self.path)))
     }
 
     /// Keeps what is noted of this mount, which this process serves, from being swept for its age,
@@ -143,9 +161,11 @@ impl MountRecord {
     }
 
     fn touch(&self) -> Result<()> {
-        let (dir, file) = (folder::own()?, file_of(&self.path)?);
-        let log = default_log(&self.path)?;
-        touch_all(&[dir.join("mounts"), dir, file, session_file(&self.path)?, log])
+        let (dir, file) = (folder::own()?, found_of(&self.path)?);
+        let (session, log) = (session_file(&self.path)?, default_log(&self.path)?);
+        touch_all(&[&dir.join("mounts"), &dir, &session, &log])?;
+        // The record with the two folders that it is in.
+        touch_all(&file.ancestors().take(3).collect::<Vec<_>>())
     }
 
     fn save_in(&self, file: &Path) -> Result<()> {
@@ -231,7 +251,7 @@ fn gone(removed: std::io::Result<()>) -> Result<()> {
 }
 
 /// What is not there need not be kept.
-fn touch_all(all: &[PathBuf]) -> Result<()> {
+fn touch_all(all: &[&Path]) -> Result<()> {
     let now = SystemTime::now();
     let times = FileTimes::new().set_accessed(now).set_modified(now);
     all.iter().try_for_each(|one| gone(File::open(one).and_then(|open| open.set_times(times))))
@@ -241,12 +261,7 @@ fn file_name(path: &Path) -> String {
     format!("{}.json", escape(path))
 }
 
-/// Where a mount is recorded.
-fn file_of(path: &Path) -> Result<PathBuf> {
-    Ok(folder::own()?.join("mounts").join(file_name(path)))
-}
-
-/// Where it is recorded now: perhaps a version before has done so, elsewhere.
+/// Where a mount is recorded: perhaps a version before has done so, elsewhere.
 fn found_of(path: &Path) -> Result<PathBuf> {
     place_of(&file_name(path))
 }
@@ -254,20 +269,6 @@ fn found_of(path: &Path) -> Result<PathBuf> {
 /// Where the session of the mount at a path is noted.
 pub fn session_file(path: &Path) -> Result<PathBuf> {
     place_of(&format!("{}.session", escape(path)))
-}
-
-fn place_of(name: &str) -> Result<PathBuf> {
-    Ok(place_in(&folder::own()?, &folder::others(), name))
-}
-
-/// The place of a file, which may be in one of the other folders, and is to be in the first.
-fn place_in(own: &Path, others: &[PathBuf], name: &str) -> PathBuf {
-    let place = own.join("mounts").join(name);
-    let elsewhere = || others.iter().map(|dir| dir.join("mounts").join(name));
-    match place.exists() {
-        true => place,
-        false => elsewhere().find(|other| other.exists()).unwrap_or(place),
-    }
 }
 
 /// Default log of a mount that was given none.

@@ -134,7 +134,7 @@ async fn start(args: &Args, settings: Vec<String>) -> Result<Started> {
             let saved = record.and_then(|mut record| {
                 record.supervisor = args.supervised.and_then(supervisor);
                 let told = daemon::shutdown_on_signal()?;
-                record.save().map(|()| (record, told))
+                record.save_new().map(|()| (record, told))
             });
             match saved {
                 Ok((record, told)) => {

@@ -48,6 +48,21 @@ pub fn others() -> Vec<PathBuf> {
     session.into_iter().chain([swept]).filter(|dir| is_own(dir, uid.as_raw())).collect()
 }
 
+/// The place of a file for a mount.
+pub fn place_of(name: &str) -> Result<PathBuf> {
+    Ok(place_in(&own()?, &others(), name))
+}
+
+/// The place of a file, which may be in one of the other folders, and is to be in the first.
+pub(super) fn place_in(own: &Path, others: &[PathBuf], name: &str) -> PathBuf {
+    let place = own.join("mounts").join(name);
+    let elsewhere = || others.iter().map(|dir| dir.join("mounts").join(name));
+    match place.exists() {
+        true => place,
+        false => elsewhere().find(|other| other.exists()).unwrap_or(place),
+    }
+}
+
 /// The folder of a user in one that all may write to. The first that is his own, or else the first
 /// name that nobody has.
 pub(super) fn of_user(above: &Path, uid: u32) -> Result<PathBuf> {

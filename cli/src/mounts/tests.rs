@@ -96,6 +96,48 @@ fn what_a_version_before_has_noted_elsewhere_is_found() {
     assert_eq!(place(), own.join("mounts/m.json"), "it was mounted anew");
 }
 
+/// A process of a version before looks only where it has noted a mount itself.
+#[test]
+fn a_mount_stays_remembered_where_it_is_until_it_is_made_anew() {
+    let dirs: [_; 2] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+    let [own, before] = dirs.each_ref().map(|dir| dir.path().to_owned());
+    for dir in [&own, &before] {
+        fs::create_dir(dir.join("mounts")).unwrap();
+    }
+    let others = [before.clone()];
+    let file = before.join("mounts").join(file_name(Path::new("/m")));
+    let remembered = || {
+        assert!(records_in(&own).is_empty(), "a version before does not look there");
+        read(&file).map(|record| record.process)
+    };
+    let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let serves = MountRecord::of_this_process("/m".into(), vec![], vec![], None).unwrap();
+    let mut heir =
+        MountRecord { process: Process::of(child.id() as i32).unwrap(), ..serves.clone() };
+    serves.save_in(&file).unwrap();
+    // It is taken over, which comes to nothing.
+    heir.save_among(&own, &others).unwrap();
+    assert_eq!(remembered().as_ref(), Some(&heir.process));
+    let place = place_in(&own, &others, &file_name(&serves.path));
+    serves.put_back_in(&place, &heir.process).unwrap();
+    assert_eq!(remembered().as_ref(), Some(&serves.process));
+    // Whoever looks after it mounts it anew.
+    let supervisor = Some(serves.process.clone());
+    let died = MountRecord { supervisor: supervisor.clone(), making_room: true, ..serves.clone() };
+    died.save_among(&own, &others).unwrap();
+    heir.supervisor = supervisor;
+    heir.save_new_among(&own, &others).unwrap();
+    assert_eq!(remembered().as_ref(), Some(&heir.process));
+    // And somebody else does.
+    serves.save_new_among(&own, &others).unwrap();
+    assert!(!file.exists());
+    assert_eq!(records_in(&own).len(), 1);
+    serves.save_among(&own, &others).unwrap();
+    assert!(!file.exists());
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 #[test]
 fn what_is_noted_looks_new_when_it_was_touched() {
     let dir = tempfile::tempdir().unwrap();
@@ -104,7 +146,7 @@ fn what_is_noted_looks_new_when_it_was_touched() {
     let times = FileTimes::new().set_accessed(old).set_modified(old);
     File::create(&file).unwrap().set_times(times).unwrap();
     File::open(dir.path()).unwrap().set_times(times).unwrap();
-    touch_all(&[dir.path().to_owned(), file.clone(), none.clone()]).unwrap();
+    touch_all(&[dir.path(), &file, &none]).unwrap();
     for touched in [dir.path(), &file] {
         let found = fs::metadata(touched).unwrap();
         assert!(found.modified().unwrap() > old && found.accessed().unwrap() > old);
