@@ -139,6 +139,17 @@ pub async fn on_top(place: &Path) -> io::Result<Option<Shown>> {
     .await?
 }
 
+/// Whether a place is not there. What is mounted is not asked: one that stands still does not
+/// answer.
+pub async fn is_gone(place: &Path) -> io::Result<bool> {
+    if on_top(place).await?.is_some() {
+        return Ok(false);
+    }
+    let place = place.to_owned();
+    let found = spawn_blocking(move || place.symlink_metadata()).await?;
+    Ok(found.is_err_and(|e| e.kind() == ErrorKind::NotFound))
+}
+
 /// Whether what is mounted at a place is only to be read there, by the kernel's table alone.
 pub async fn is_read_only(place: &Path) -> io::Result<bool> {
     let place = place.to_owned();

@@ -8,9 +8,9 @@ use super::weft::{Environment, Weft};
 use crate::capability::{Argument, arguments_of};
 use prometheus::IntCounter;
 use std::ffi::OsString;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::iter::once;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -265,19 +265,16 @@ impl Volumes {
     }
 
     /// Forgets a volume of which nothing is left on this machine: neither a mount, nor the folder
-    /// for it, nor a place where a workload finds it. Who was to forget it has died, and nobody asks
-    /// for it to be taken away any more.
+    /// for it, nor a place where a workload finds it. Who was to forget it has died, and nobody
+    /// asks for it to be taken away any more.
     pub async fn forget_if_gone(&self, staged: &Staged) -> io::Result<()> {
-        let is_gone = |place: &PathBuf| {
-            let found = place.symlink_metadata();
-            found.is_err_and(|e| e.kind() == ErrorKind::NotFound)
-        };
-        let mut places = once(&staged.staging).chain(staged.published.iter().map(|at| &at.target));
-        if staged.leaving || !places.all(is_gone) {
+        if staged.leaving {
             return Ok(());
         }
-        if mounts::on_top(&staged.staging).await?.is_some() {
-            return Ok(());
+        for place in once(&staged.staging).chain(staged.published.iter().map(|at| &at.target)) {
+            if !mounts::is_gone(place).await? {
+                return Ok(());
+            }
         }
         tracing::info!("volume {:?} is forgotten: nothing of it is here", staged.volume);
         self.state.remove(&staged.volume)

@@ -152,6 +152,36 @@ fn csi_mounts_outlive_the_driver_or_come_back_with_the_next() -> Result<()> {
     cluster.await_clean()
 }
 
+/// One that stands still keeps the next driver from nothing that is to be done for others.
+#[test]
+fn csi_what_died_comes_back_beside_what_stands_still() -> Result<()> {
+    let cluster = small()?;
+    let plugin = Plugin::start(&cluster)?;
+    let (stands, dies) = (
+        InUse::begin(&cluster, &plugin, "pvc-stands")?,
+        InUse::begin(&cluster, &plugin, "pvc-dies")?,
+    );
+    let standing = plugin.mount_process(&stands.staging)?;
+    let dying = plugin.mount_process(&dies.staging)?;
+    plugin.kill()?;
+    kill(Pid::from_raw(dying), Signal::SIGKILL)?;
+    for at in [&dies.write, &dies.read, &dies.staging] {
+        eventually(PATIENCE, "its process is dead", || is_dead(at).then_some(()))?;
+    }
+    // The kernel has to ask what it knew of the folder.
+    File::create(stands.write.join("last"))?;
+    let paused = Paused::all(vec![standing])?;
+    let plugin = Plugin::start(&cluster)?;
+    dies.await_back(1)?;
+    drop(paused);
+    stands.await_back(0)?;
+    ensure!(plugin.mount_process(&stands.staging)? == standing, "it was left alone");
+    dies.end(&plugin)?;
+    stands.end(&plugin)?;
+    plugin.stop()?;
+    cluster.await_clean()
+}
+
 /// More than the driver keeps of what has died at one place.
 const DEATHS: usize = 9;
 
