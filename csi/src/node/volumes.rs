@@ -239,9 +239,10 @@ impl Volumes {
         done.map_err(Status::internal)
     }
 
-    /// Takes a mount away whose process has died, whoever has files open there: nothing becomes
-    /// durable by waiting for that. Errors: `INTERNAL` if something may be lost, which is told once:
-    /// who asks again finds nothing mounted.
+    /// Takes a mount away that has lost its process, whoever has files open there: nothing becomes
+    /// durable by waiting for that. One that only lost its connection, and ended well, does not
+    /// know what was in mapped files. Errors: `INTERNAL` if something may be lost, which is told
+    /// once: who asks again finds nothing mounted.
     async fn take_dead_away(
         &self,
         staging: &Path,
@@ -258,7 +259,7 @@ impl Volumes {
             return Ok(());
         }
         let at = staging.display();
-        let what = format!("{at} is unmounted; its process had died: what was not synced is lost");
+        let what = format!("{at} is unmounted; nobody served it: what was not synced may be lost");
         tracing::error!("{what}");
         Err(Status::internal(what))
     }

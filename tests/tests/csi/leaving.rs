@@ -68,7 +68,7 @@ fn csi_what_is_left_of_a_dead_mount_is_unmounted_and_told_once() -> Result<()> {
     drop(paused);
     let is_dead = || crate::recovery::is_dead(&staging).then_some(());
     eventually(PATIENCE, "the mount is dead", is_dead)?;
-    refused(plugin.unstage(id, &staging), Code::Internal, "its process had died")?;
+    refused(plugin.unstage(id, &staging), Code::Internal, "nobody served it")?;
     ensure!(mounts_below(&staging)?.is_empty(), "it is there still");
     plugin.unstage(id, &staging)?;
     ensure!(fs::read_dir(plugin.folder.join("state/volumes"))?.next().is_none());
