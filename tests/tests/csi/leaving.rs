@@ -112,8 +112,9 @@ fn csi_what_is_shown_stays_and_what_is_gone_is_forgotten() -> Result<()> {
     let note = fs::read(of_gone)?;
     plugin.unstage(&gone.volume_id, &left)?;
     fs::remove_dir(&left)?;
-    fs::write(of_gone, note)?;
     plugin.kill()?;
+    // One that lives would mount it again.
+    fs::write(of_gone, note)?;
     let plugin = Plugin::start(&cluster)?;
     eventually(PATIENCE, "it is forgotten", || (!of_gone.exists()).then_some(()))?;
     ensure!(staged.exists() && !left.exists());
