@@ -545,3 +545,6 @@ async fn caught<T>(mut future: Pin<Box<dyn Future<Output = T> + Send + '_>>) -> 
     })
     .await
 }
+
+#[cfg(test)]
+mod tests;
