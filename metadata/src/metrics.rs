@@ -112,6 +112,8 @@ fn of_the_cluster(all: &mut Values, status: &v1::StatusReply) {
         all.one("weft_moving_chunks", help, repair.moving_chunks as f64);
         let help = "Missing chunks for which there is no target now.";
         all.one("weft_stuck_chunks", help, repair.stuck_chunks as f64);
+        let help = "Segments that repair passes over, as what is recorded of them makes no sense.";
+        all.one("weft_damaged_records", help, repair.damaged_records as f64);
         let help = "Chunks that were made anew since this leader leads.";
         all.one("weft_made_chunks", help, repair.made_chunks as f64);
     }

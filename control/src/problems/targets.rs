@@ -114,6 +114,16 @@ fn span(s: u64) -> String {
 fn repair(reply: &StatusReply) -> Vec<Problem> {
     let Some(repair) = &reply.repair else { return Vec::new() };
     let mut all = Vec::new();
+    if repair.damaged_records > 0 {
+        let segments = count(repair.damaged_records, "segment");
+        all.push(Problem::new(
+            Severity::Warning,
+            "records_damaged",
+            format!("what is recorded of {segments} makes no sense"),
+            "they are neither repaired nor moved",
+            "weft fsck",
+        ));
+    }
     if repair.stuck_chunks > 0 {
         let why = repair.problems.first().map(|p| format!(": {p}")).unwrap_or_default();
         all.push(Problem::new(

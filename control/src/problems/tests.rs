@@ -236,6 +236,11 @@ fn a_repair_is_a_note_while_it_goes_on_and_critical_when_it_cannot() {
     reply.repair = Some(RepairStat { stuck_chunks: 100, chunks_per_s: 0, ..going });
     let all = problems(Some(&reply), None);
     assert_eq!((kinds(&all), all[0].severity), (vec!["repair_stuck"], Severity::Critical));
+    // Nothing is left to be made, and that is not all.
+    reply.repair = Some(RepairStat { damaged_records: 2, ..Default::default() });
+    let all = problems(Some(&reply), None);
+    assert_eq!((kinds(&all), all[0].severity), (vec!["records_damaged"], Severity::Warning));
+    assert!(all[0].text.contains("2 segments"), "{all:?}");
 }
 
 #[test]
