@@ -1,9 +1,9 @@
 //! How much one connection may have in flight. Above that it is not read: TCP then holds the peer
 //! back.
 //!
-//! Room is [`Entered`]'s, and is given back when that is dropped: a request may end at any `.await`,
-//! as when its other side is gone before all of it has come. Only what an answer takes is given back
-//! by who sends it ([`Window::left`]).
+//! Room is [`Entered`]'s, and is given back when that is dropped: a request may end at any
+//! `.await`, as when its other side is gone before all of it has come. Only what an answer takes is
+//! given back by who sends it ([`Window::left`]).
 //!
 //! A little memory is each connection's own, so that small requests never wait for those of others;
 //! what it holds beyond that, it draws on what all connections share ([`super::budget`]).

@@ -26,8 +26,8 @@ const REQUESTS: u32 = 600;
 const CLIENTS: u64 = 3;
 /// Some requests wait for what never comes.
 const PATIENCE: Duration = Duration::from_millis(150);
-/// Before a client has had so many answers, and has had so much done to chunks of a daemon, it waits
-/// for longer: where the machine is slow, something is done, too.
+/// Before a client has had so many answers, and has had so much done to chunks of a daemon, it
+/// waits for longer: where the machine is slow, something is done, too.
 const LEAST: u64 = 20;
 const LEAST_CHUNKS: u64 = 2;
 const LONG_PATIENCE: Duration = Duration::from_secs(5);
