@@ -252,8 +252,8 @@ type Told<F> = Receiver<Option<F>>;
 /// What it told next, or that this takes too long, or that it is through.
 type Heard<F> = Result<Option<F>, RecvTimeoutError>;
 
-/// What `look` finds at each, but for those where `next` says that it takes too long: a thread stays
-/// behind there. After [`STUCK`] of those it is enough.
+/// What `look` finds at each, but for those where `next` says that it takes too long: a thread
+/// stays behind there. After [`STUCK`] of those it is enough.
 fn each<T: Send + 'static, F: Send + 'static>(
     all: Vec<T>,
     mut next: impl FnMut(&Told<F>) -> Heard<F>,

@@ -50,8 +50,8 @@ impl Node {
         Ok(Room { free, reserve: self.config.reserve(all) })
     }
 
-    /// Refuses a snapshot of so many bytes that would take what is to stay free: the log lies on the
-    /// same disk. Error: `NoSpace`.
+    /// Refuses a snapshot of so many bytes that would take what is to stay free: the log lies on
+    /// the same disk. Error: `NoSpace`.
     pub(super) async fn has_room_for(&self, bytes: u64) -> Result<()> {
         let room = self.look_at_room().await?;
         if room.fits(bytes) {

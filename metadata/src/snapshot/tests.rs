@@ -1,5 +1,6 @@
 //! Tests of snapshot.
 
+use super::files::plain;
 use super::*;
 
 #[test]
