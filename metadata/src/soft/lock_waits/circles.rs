@@ -143,11 +143,11 @@ impl Graph {
         Ok(())
     }
 
-    /// Notes an owner, as in no circle. Answers whether he was not known.
+    /// Notes an owner, as in no circle. Answers whether he was not known. That is not counted: the
+    /// waiter or the lock over which he was come to is.
     fn come_to(&mut self, owner: Owner) -> bool {
         let Entry::Vacant(unknown) = self.known.entry(owner) else { return false };
         unknown.insert(None);
-        self.looked_at += 1;
         true
     }
 
