@@ -6,8 +6,9 @@
 //! Invariants: `cache` is contiguous and ends at the last entry; entries below `cache` are on disk.
 //!
 //! What does not read any more is to the library as if it had been forgotten: whoever needs it is
-//! sent a snapshot. What this server itself is to apply yet cannot be forgotten, and the library
-//! would end the process over it: a log of which that does not read is not opened.
+//! sent a snapshot. What this server itself is to apply yet, and the last that it has applied (who
+//! votes says of which term what is committed is), cannot be forgotten, and the library would end
+//! the process over it: a log of which that does not read is not opened.
 
 use super::db::{LogDb, Position};
 use super::lengths::Lengths;
@@ -58,7 +59,7 @@ impl LogStorage {
     pub fn open(dir: &Path, applied: u64) -> Result<Self> {
         let db = LogDb::open(dir)?;
         let found = db.recover(applied)?;
-        read_once(&db, applied + 1, found.last.index)?;
+        read_once(&db, applied.max(found.truncated.index + 1), found.last.index)?;
         Ok(Self {
             db: Arc::new(db),
             hard_state: found.hard_state,
@@ -209,7 +210,7 @@ impl LogStorage {
 fn read_once(db: &LogDb, mut next: u64, last: u64) -> Result<()> {
     while next <= last {
         let read = db.entries(next, last + 1, CACHE_BYTES as u64);
-        next += read.map_err(Unread::before_it_is_applied)?.len() as u64;
+        next += read.map_err(Unread::at_the_start)?.len() as u64;
     }
     Ok(())
 }

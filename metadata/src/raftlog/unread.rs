@@ -12,9 +12,9 @@ pub struct Unread {
 
 impl Unread {
     /// The error of a server that cannot go on without it.
-    pub fn before_it_is_applied(self) -> Error {
+    pub fn at_the_start(self) -> Error {
         let Error { kind, message, .. } = self.into();
-        let what = "the state does not have it yet; if that stays so";
+        let what = "this server cannot go on without it; if that stays so";
         Error::new(kind, format!("{message}; {what}, {MOVE_AWAY}"))
     }
 }

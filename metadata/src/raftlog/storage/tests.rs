@@ -163,7 +163,9 @@ fn a_log_is_not_opened_if_what_is_to_be_applied_does_not_read() {
     drop(log);
     let error = LogStorage::open(dir.path(), 3).err().expect("it does not read");
     assert!(error.message.contains("log entry 6") && error.message.contains("move the whole data"));
-    let log = LogStorage::open(dir.path(), 6).unwrap();
+    let error = LogStorage::open(dir.path(), 6).err().expect("who votes says of which term it is");
+    assert!(error.message.contains("log entry 6"), "{error}");
+    let log = LogStorage::open(dir.path(), 7).unwrap();
     log.db().damage(9);
     drop(log);
     let error = LogStorage::open(dir.path(), 9).err().expect("its end does not read");
