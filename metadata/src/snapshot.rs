@@ -15,9 +15,9 @@ use crate::config::Member;
 use crate::env::Env;
 use crate::folder::SNAPSHOTS;
 use crate::state::StateMachine;
+use crate::store::Unreadable;
 use crate::tables::members::Membership;
 use bytes::Bytes;
-use nix::errno::Errno;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -108,16 +108,16 @@ impl Snapshots {
 
     fn make_in(&self, dir: &Path) -> Result<NewSnapshot> {
         remove(dir)?;
-        let copied = self.state.checkpoint(dir);
+        let copied = self.state.copy(dir);
         // In any case: what is damaged may be what says of when the copy is.
         let verified = self.state.verify_copy(dir);
-        if let Ok(Some(damage)) = verified {
-            *self.unreadable.lock() = Some(damage.clone());
-            return Err(damage);
+        if let Ok(Some(error)) = verified {
+            return Err(self.note(Unreadable { error, is_damage: true }));
         }
-        let (index, members) = copied?;
+        let (index, members) = copied.map_err(|e| self.note(e))?;
         verified?;
-        let files = measure_all(dir)?;
+        // Also of what nobody has read yet: filters, say.
+        let files = measure_all(dir).map_err(|e| self.note(e))?;
         let snapshot = format!("snapshot-{index}");
         let kept = self.outgoing.join(&snapshot);
         remove(&kept)?;
@@ -139,6 +139,14 @@ impl Snapshots {
         let made = self.made.lock();
         let readers = &made.as_ref()?.readers;
         readers.get(&server).max(readers.get(&0)).copied()
+    }
+
+    /// Keeps what is damaged until that is heard of.
+    fn note(&self, Unreadable { error, is_damage }: Unreadable) -> Error {
+        if is_damage {
+            *self.unreadable.lock() = Some(error.clone());
+        }
+        error
     }
 
     /// What does not read of the state, or of a piece of a copy, if that was met since the last
@@ -189,14 +197,9 @@ impl Snapshots {
             let mut bytes = vec![0; len as usize];
             let file = File::open(&path).map_err(|e| io("open", &path, &e))?;
             let read = file.read_exact_at(&mut bytes, off);
-            Ok(read.map(|()| bytes).map_err(|e| (is_damage(&e), io("read", &path, &e))))
+            Ok(read.map(|()| bytes).map_err(|e| files::unreadable("read", &path, &e)))
         };
-        let bytes = self.env.blocking(read).await?.map_err(|(is_damage, e)| {
-            if is_damage {
-                *self.unreadable.lock() = Some(e.clone());
-            }
-            e
-        })?;
+        let bytes = self.env.blocking(read).await?.map_err(|e| self.note(e))?;
         Ok((v1::SnapshotPiece { end: off + len == file_len }, vec![bytes.into()]))
     }
 
@@ -283,11 +286,6 @@ impl Snapshots {
         }
         self.env.blocking(move || to.sync_all().map_err(|e| io("sync", &path, &e))).await
     }
-}
-
-/// Whether what lies there does not read, and not that this server can read nothing now.
-fn is_damage(e: &std::io::Error) -> bool {
-    e.raw_os_error() == Some(Errno::EIO as i32) || e.kind() == std::io::ErrorKind::UnexpectedEof
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The files of a snapshot or a backup: what their names and lengths may be, and what is in them.
 
+use crate::store::Unreadable;
+use nix::errno::Errno;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
@@ -42,9 +44,9 @@ pub(super) fn plain(name: &str) -> Result<()> {
 }
 
 /// The files of a folder, by name, with their lengths and checksums.
-pub(crate) fn measure_all(dir: &Path) -> Result<Vec<v1::snapshot_manifest::File>> {
+pub(crate) fn measure_all(dir: &Path) -> Result<Vec<v1::snapshot_manifest::File>, Unreadable> {
     let listed = fs::read_dir(dir).and_then(|d| d.collect::<std::io::Result<Vec<_>>>());
-    let listed = listed.map_err(|e| io("list", dir, &e))?;
+    let listed = listed.map_err(|e| unreadable("list", dir, &e))?;
     let name_of = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
     let mut names: Vec<_> = listed.into_iter().map(name_of).collect();
     names.sort();
@@ -55,13 +57,13 @@ pub(crate) fn measure_all(dir: &Path) -> Result<Vec<v1::snapshot_manifest::File>
     measured.collect()
 }
 
-pub(crate) fn measure(path: &Path) -> Result<(u64, u32)> {
+pub(crate) fn measure(path: &Path) -> Result<(u64, u32), Unreadable> {
     let mut crc = crc32fast::Hasher::new();
     let mut len = 0;
     let mut buffer = vec![0; PIECE];
-    let mut file = File::open(path).map_err(|e| io("open", path, &e))?;
+    let mut file = File::open(path).map_err(|e| unreadable("open", path, &e))?;
     loop {
-        let n = file.read(&mut buffer).map_err(|e| io("read", path, &e))?;
+        let n = file.read(&mut buffer).map_err(|e| unreadable("read", path, &e))?;
         if n == 0 {
             return Ok((len, crc.finalize()));
         }
@@ -79,4 +81,13 @@ pub(crate) fn remove(dir: &Path) -> Result<()> {
 
 pub(crate) fn io(what: &str, path: &Path, e: &std::io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("cannot {what} {}: {e}", path.display()))
+}
+
+pub(super) fn unreadable(what: &str, path: &Path, e: &std::io::Error) -> Unreadable {
+    Unreadable { error: io(what, path, e), is_damage: is_damage(e) }
+}
+
+/// Whether what lies there does not read, and not that this server can read nothing now.
+fn is_damage(e: &std::io::Error) -> bool {
+    e.raw_os_error() == Some(Errno::EIO as i32) || e.kind() == std::io::ErrorKind::UnexpectedEof
 }

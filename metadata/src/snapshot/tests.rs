@@ -42,6 +42,38 @@ async fn a_piece_that_does_not_read_is_damage() {
     assert!(snapshots.take_unreadable().is_none());
 }
 
+/// A file that opens, and of which the first byte is EIO.
+const EIO: &str = "/proc/self/mem";
+
+/// Also what is not read to look whether the copy is whole: there is none, or it is a filter.
+#[tokio::test]
+async fn what_fails_to_be_copied_or_measured_is_damage_if_it_does_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = Env { threads: false, ..Env::real() };
+    let me = Member { id: weft_proto::NodeId(1), address: "a:1".into() };
+    let home = dir.path().join("state");
+    let state = Arc::new(StateMachine::open(&home).unwrap());
+    let snapshots = Arc::new(Snapshots::open(dir.path(), me, env, state).unwrap());
+    drop(snapshots.make().await.unwrap());
+    assert!(snapshots.take_unreadable().is_none());
+    let files = fs::read_dir(home.join("db-0")).unwrap().map(|file| file.unwrap().path());
+    let is_manifest = |path: &PathBuf| path.to_string_lossy().contains("/MANIFEST-");
+    let manifests: Vec<_> = files.filter(is_manifest).collect();
+    assert!(!manifests.is_empty());
+    for manifest in manifests {
+        fs::remove_file(&manifest).unwrap();
+        std::os::unix::fs::symlink(EIO, &manifest).unwrap();
+    }
+    drop(snapshots.make().await.err().expect("it is not copied"));
+    assert!(snapshots.take_unreadable().is_some());
+
+    let copy = dir.path().join("copy");
+    assert!(!measure_all(&copy).unwrap_err().is_damage, "there is nothing");
+    fs::create_dir(&copy).unwrap();
+    std::os::unix::fs::symlink(EIO, copy.join("OPTIONS-000007")).unwrap();
+    assert!(measure_all(&copy).unwrap_err().is_damage);
+}
+
 /// What one reads says nothing of another; what an older version reads may be of any.
 #[tokio::test]
 async fn it_is_known_who_reads() {

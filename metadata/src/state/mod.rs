@@ -34,7 +34,7 @@ pub use crate::ops::SESSION_TTL_MS;
 use crate::read_locked::ReadLocked;
 use crate::schema::{self, Tag};
 use crate::soft::sessions::Client;
-use crate::store::{Changes, Memory, Read, Store, StoreError, StoreResult, Txn};
+use crate::store::{Changes, Memory, Read, Store, StoreError, StoreResult, Txn, Unreadable};
 use crate::tables::members::Membership;
 use crate::tables::{cluster, locks};
 use crate::upgrade;
@@ -422,13 +422,19 @@ impl StateMachine {
     /// Writes a copy of one moment of the state to `dir`, which must not exist, on the same
     /// filesystem; answers the applied index of the copy and who belongs to the group as of it.
     pub fn checkpoint(&self, dir: &Path) -> Result<(u64, Option<Membership>)> {
+        Ok(self.copy(dir)?)
+    }
+
+    /// The same, which says whether it is damage that keeps it from that.
+    pub(crate) fn copy(&self, dir: &Path) -> Result<(u64, Option<Membership>), Unreadable> {
         let keys = [schema::meta(schema::APPLIED), schema::meta(schema::CLUSTER)];
         let [index, cluster] = self.store.checkpoint(dir, [&keys[0], &keys[1]])?;
         let index = index.map(|value| schema::decode::<schema::Number>(&keys[0], value));
         let cluster = cluster.map(|value| schema::decode::<schema::Cluster>(&keys[1], value));
+        let damaged = |e: StoreError| Unreadable { error: e.into(), is_damage: true };
         Ok((
-            index.transpose()?.map_or(0, |index| index.value),
-            cluster.transpose()?.and_then(Membership::of),
+            index.transpose().map_err(damaged)?.map_or(0, |index| index.value),
+            cluster.transpose().map_err(damaged)?.and_then(Membership::of),
         ))
     }
 

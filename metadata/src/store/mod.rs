@@ -16,7 +16,7 @@ mod txn;
 pub(crate) use memory::Memory;
 #[cfg(test)]
 pub(crate) use read::Visit;
-pub(crate) use read::{Changes, Read, StoreError, StoreResult, after};
+pub(crate) use read::{Changes, Read, StoreError, StoreResult, Unreadable, after};
 pub(crate) use txn::Txn;
 
 use bytes::Bytes;
@@ -76,10 +76,10 @@ impl Store {
         &self,
         dir: &Path,
         keys: [&[u8]; N],
-    ) -> StoreResult<[Option<Bytes>; N]> {
+    ) -> Result<[Option<Bytes>; N], Unreadable> {
         match self {
             Self::Rocks(home) => home.current().checkpoint(dir, keys),
-            Self::Memory(memory) => memory.checkpoint(dir, keys),
+            Self::Memory(memory) => Ok(memory.checkpoint(dir, keys)?),
         }
     }
 

@@ -50,6 +50,26 @@ impl From<StoreError> for Error {
     }
 }
 
+/// What is here could not be read, or copied.
+#[derive(Debug)]
+pub(crate) struct Unreadable {
+    pub error: Error,
+    /// It is damaged, and not that this server can read nothing now, or has no room for a copy.
+    pub is_damage: bool,
+}
+
+impl From<StoreError> for Unreadable {
+    fn from(e: StoreError) -> Self {
+        Self { error: e.into(), is_damage: false }
+    }
+}
+
+impl From<Unreadable> for Error {
+    fn from(e: Unreadable) -> Self {
+        e.error
+    }
+}
+
 /// Keys to write (with a value) or to delete (without one).
 pub(crate) type Changes = BTreeMap<Vec<u8>, Option<Bytes>>;
 

@@ -1,7 +1,7 @@
 //! RocksDB as the store. The write-ahead log stays in memory until there is a MiB of it, or a sync:
 //! the Raft log is the durable one, and what a crash takes from this store is replayed from there.
 
-use super::read::{Changes, Read, StoreError, StoreResult, Visit};
+use super::read::{Changes, Read, StoreError, StoreResult, Unreadable, Visit};
 use bytes::Bytes;
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, Cache, DB, DBCompressionType, ErrorKind, IteratorMode,
@@ -127,7 +127,18 @@ impl Rocks {
         &self,
         dir: &Path,
         keys: [&[u8]; N],
-    ) -> StoreResult<[Option<Bytes>; N]> {
+    ) -> Result<[Option<Bytes>; N], Unreadable> {
+        self.copy(dir, keys).map_err(|e| match is_damage(&e) {
+            true => Unreadable { error: StoreError::damaged(e).into(), is_damage: true },
+            false => StoreError::from(e).into(),
+        })
+    }
+
+    fn copy<const N: usize>(
+        &self,
+        dir: &Path,
+        keys: [&[u8]; N],
+    ) -> Result<[Option<Bytes>; N], rocksdb::Error> {
         Checkpoint::new(&self.db)?.create_checkpoint(dir)?;
         // The writer may have gone on: only the copy knows which moment it is of.
         let copy = DB::open_for_read_only(&options(SMALL_CACHE, false), dir, false)?;
