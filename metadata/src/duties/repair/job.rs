@@ -191,14 +191,12 @@ impl Job {
     /// Makes every chunk of the seat. Answers false if the move is no more; an error if any chunk
     /// could not be made.
     async fn make_all(&self) -> Result<bool, Stopped> {
-        let (mut after, mut failed, mut in_vain) = (None, None::<Stopped>, 0);
-        let mut unread = None;
+        let (mut walk, mut failed, mut in_vain) = (Walk::default(), None::<Stopped>, 0);
         loop {
-            let (state, at) = (self.node.state.clone(), (self.pg.0, self.seat));
-            let Page { found, damaged, next } =
-                self.node.env.blocking(move || page(&state, at, false, after)).await?;
-            self.node.repair.note_damaged(Instant::now(), damaged.iter().map(|d| d.id));
-            unread = unread.or(damaged.iter().find(|d| d.is_unread).map(|d| d.id));
+            let (state, at, after) = (self.node.state.clone(), (self.pg.0, self.seat), walk.after);
+            let page = self.node.env.blocking(move || page(&state, at, false, after)).await?;
+            self.node.repair.note_damaged(Instant::now(), page.damaged.iter().map(|d| d.id));
+            let found = walk.take(page);
             let mut rest = &found[..];
             while !rest.is_empty() {
                 let (batch, others) = rest.split_at(first_batch(rest));
@@ -233,12 +231,11 @@ impl Job {
                     }
                 }
             }
-            if next.is_none() {
+            if walk.after.is_none() {
                 let voters = self.node.membership().voters().len();
-                let left = failed.or_else(|| left_to_others(unread?, voters));
+                let left = failed.or_else(|| walk.left_to_others(voters));
                 return left.map_or(Ok(true), |stopped| Err(stopped.after(self.has_made())));
             }
-            after = next;
         }
     }
 
@@ -392,11 +389,30 @@ impl Job {
     }
 }
 
-/// The record of a segment does not read here. Other servers that vote have it whole: one of them
-/// makes what is to be made of it, and the seat stays where it is until then.
-fn left_to_others(unread: SegmentId, voters: usize) -> Option<Stopped> {
-    let what = format!("the record of segment {unread} does not read on this server");
-    (voters > 1).then(|| Error::new(ErrorKind::Io, what).into())
+/// How far the pages of a seat were gone through.
+#[derive(Default)]
+struct Walk {
+    /// There may be more after this.
+    after: Option<SegmentId>,
+    /// The first whose record does not read on this server.
+    unread: Option<SegmentId>,
+}
+
+impl Walk {
+    /// Goes on over the next page. Answers what lies there.
+    fn take(&mut self, Page { found, damaged, next }: Page) -> Vec<(Segment, u8)> {
+        let unread = damaged.iter().find(|d| d.is_unread);
+        self.unread = self.unread.or(unread.map(|d| d.id));
+        self.after = next;
+        found
+    }
+
+    /// The record of a segment does not read here. Other servers that vote have it whole: one of
+    /// them makes what is to be made of it, and the seat stays where it is until then.
+    fn left_to_others(&self, voters: usize) -> Option<Stopped> {
+        let what = format!("the record of segment {} does not read on this server", self.unread?);
+        (voters > 1).then(|| Error::new(ErrorKind::Io, what).into())
+    }
 }
 
 /// How many of these go in one request.
@@ -412,18 +428,31 @@ fn first_batch(found: &[(Segment, u8)]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::Damaged;
     use weft_proto::SessionId;
 
     /// It is not finished: what others can read is not given up.
     #[test]
     fn a_move_waits_for_who_can_read_a_record() {
-        let unread = SegmentId { session: SessionId(7), seq: 9 };
-        assert!(left_to_others(unread, 1).is_none(), "nobody else knows it");
-        for voters in [2, 3] {
-            let left = left_to_others(unread, voters).unwrap();
-            assert_eq!((left.error.kind, left.obstacle), (ErrorKind::Io, Obstacle::Other));
-            // No other target is asked for the seat: it is not for this one.
-            assert!(left.is_unread() && left.error.message.contains(&unread.to_string()));
+        let id = |seq| SegmentId { session: SessionId(7), seq };
+        let mut walk = Walk::default();
+        let mut take = |seq, is_unread| {
+            let damaged = vec![Damaged { id: id(seq), is_unread }];
+            walk.take(Page { found: vec![], damaged, next: Some(id(seq)) });
+            assert_eq!(walk.after, Some(id(seq)));
+            [1, 2, 3].map(|voters| walk.left_to_others(voters))
+        };
+        assert!(take(8, false).iter().all(Option::is_none), "no server makes sense of it");
+        take(9, true);
+        // Whatever comes behind it.
+        for [alone, two, three] in [take(10, false), take(11, true)] {
+            assert!(alone.is_none(), "nobody else knows it");
+            for left in [two, three] {
+                let left = left.unwrap();
+                assert_eq!((left.error.kind, left.obstacle), (ErrorKind::Io, Obstacle::Other));
+                // No other target is asked for the seat: it is not for this one.
+                assert!(left.is_unread() && left.error.message.contains(&id(9).to_string()));
+            }
         }
     }
 
