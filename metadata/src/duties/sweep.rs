@@ -147,13 +147,12 @@ async fn look(
     let mut pass = swept.go_on(Instant::now(), target, *opened, returns);
     match step(node, targets, peers, &at, &mut pass).await {
         Ok(Came::ToTheEnd) => {
-            swept.looked(Instant::now(), target, pass);
+            swept.looked(Instant::now(), target, pass, false);
             Step::Ended
         }
         // What is there stays, and the target may come back with it.
         Ok(Came::ToAHold) => {
-            swept.met_hold();
-            swept.looked(Instant::now(), target, pass);
+            swept.looked(Instant::now(), target, pass, true);
             Step::Ended
         }
         Ok(Came::SoFar) => {
@@ -235,11 +234,12 @@ async fn sweep_ended(
     for session in ended {
         loop {
             let page = sweep_page(node, None, peers, target, after, Some(session)).await?;
-            if page.is_none() {
-                // It is not looked for now: all is looked at after that.
-                swept.met_hold();
-            }
-            after = page.and_then(|page| page.last);
+            let Some(page) = page else {
+                swept.held_ended(target.id(), session);
+                after = None;
+                break;
+            };
+            after = page.last;
             swept.came_to_ended(target.id(), session, after);
             if after.is_none() {
                 break;

@@ -116,8 +116,11 @@ impl Swept {
         }
     }
 
-    /// A target was looked at as a whole.
-    pub fn looked(&mut self, now: Instant, target: TargetId, pass: Pass) {
+    /// A target was looked at as a whole, or met a hold (`held`): nothing may be deleted now, and
+    /// what was not looked at yet is passed over. Only who asked then knows: the clock may be set
+    /// back.
+    pub fn looked(&mut self, now: Instant, target: TargetId, pass: Pass, held: bool) {
+        self.held |= held;
         let Some(seen) = self.seen.get_mut(&target) else { return };
         (seen.whole, seen.pass) = (Some(now), None);
         if pass.all_found {
@@ -146,12 +149,6 @@ impl Swept {
     /// A target is looked at from its beginning.
     pub fn forget(&mut self, target: TargetId) {
         self.seen.remove(&target);
-    }
-
-    /// Something is passed over, since nothing may be deleted now. Only who asked then knows: the
-    /// clock may be set back.
-    pub fn met_hold(&mut self) {
-        self.held = true;
     }
 
     /// If anything was passed over, all are looked at from the beginning, and for what they lack.
@@ -191,6 +188,13 @@ impl Swept {
     pub fn some_ended(&self, target: TargetId, most: usize) -> (Vec<SessionId>, Option<ChunkId>) {
         let Some(seen) = self.seen.get(&target) else { return Default::default() };
         (seen.ended.iter().take(most).copied().collect(), seen.after)
+    }
+
+    /// A look for a session that has ended met a hold: it is not looked for now, but all is after
+    /// that.
+    pub fn held_ended(&mut self, target: TargetId, session: SessionId) {
+        self.held = true;
+        self.came_to_ended(target, session, None);
     }
 
     /// A look for a session that has ended has come so far; `None`: to its end.

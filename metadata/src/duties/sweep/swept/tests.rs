@@ -23,7 +23,7 @@ fn due(swept: &mut Swept, now: Instant, all: &[(TargetId, u64)]) -> Vec<TargetId
 /// A whole look.
 fn look(swept: &mut Swept, now: Instant, target: TargetId, opened: u64, all_found: bool) {
     let pass = swept.go_on(now, target, opened, false);
-    swept.looked(now, target, Pass { all_found, ..pass });
+    swept.looked(now, target, Pass { all_found, ..pass }, false);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_look_that_fails_goes_on_where_it_was() {
     assert_eq!(pass.after, Some(chunk(7)));
     // It is not suspected away, and comes to its end.
     assert!(!swept.suspect(until, ONE), "later");
-    swept.looked(until, ONE, pass);
+    swept.looked(until, ONE, pass, false);
     assert_eq!(swept.looked_at(ONE), Some(3));
     let later = until + SUSPECT_INTERVAL;
     assert!(due(&mut swept, later, &[(ONE, 3)]).is_empty());
@@ -118,7 +118,7 @@ fn sessions_that_end_are_remembered_until_they_were_looked_for() {
     let pass = swept.go_on(now, ONE, 3, false);
     swept.came_to(ONE, pass);
     swept.ended(&sessions(3..6));
-    swept.looked(now, ONE, pass);
+    swept.looked(now, ONE, pass, false);
     assert_eq!(swept.ended_due(), [ONE]);
     assert_eq!(swept.some_ended(ONE, 2), (sessions(3..5), None));
     // One that has left much, and then something fails.
@@ -145,12 +145,16 @@ fn what_was_passed_over_while_nothing_might_be_deleted_is_looked_at_after_it() {
     swept.hold_is_over();
     assert!(due(&mut swept, now, &[(ONE, 3)]).is_empty(), "nothing was passed over");
     swept.ended(&[SessionId(7)]);
-    swept.met_hold();
-    swept.came_to_ended(ONE, SessionId(7), None);
+    swept.held_ended(ONE, SessionId(7));
     assert!(due(&mut swept, now, &[(ONE, 3)]).is_empty() && swept.ended_due().is_empty());
     swept.hold_is_over();
     assert_eq!(due(&mut swept, now, &[(ONE, 3)]), [ONE]);
     assert!(!swept.known.contains_key(&ONE), "also for what it lacks");
+    let pass = swept.go_on(now, ONE, 3, false);
+    swept.looked(now, ONE, Pass { all_found: false, ..pass }, true);
+    assert!(due(&mut swept, now + SUSPECT_INTERVAL / 2, &[(ONE, 3)]).is_empty());
+    swept.hold_is_over();
+    assert_eq!(due(&mut swept, now, &[(ONE, 3)]), [ONE], "also behind a look at all of it");
     look(&mut swept, now, ONE, 3, true);
     swept.hold_is_over();
     assert!(due(&mut swept, now, &[(ONE, 3)]).is_empty(), "once");
