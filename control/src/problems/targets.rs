@@ -125,7 +125,10 @@ fn repair(reply: &StatusReply) -> Vec<Problem> {
         ));
     }
     if repair.stuck_chunks > 0 {
-        let why = repair.problems.first().map(|p| format!(": {p}")).unwrap_or_default();
+        // The last is of damaged records, if there are any.
+        let others = repair.problems.len().saturating_sub(usize::from(repair.damaged_records > 0));
+        let why = repair.problems.first().filter(|_| others > 0);
+        let why = why.map(|p| format!(": {p}")).unwrap_or_default();
         all.push(Problem::new(
             Severity::Critical,
             "repair_stuck",

@@ -236,6 +236,16 @@ fn a_repair_is_a_note_while_it_goes_on_and_critical_when_it_cannot() {
     reply.repair = Some(RepairStat { stuck_chunks: 100, chunks_per_s: 0, ..going });
     let all = problems(Some(&reply), None);
     assert_eq!((kinds(&all), all[0].severity), (vec!["repair_stuck"], Severity::Critical));
+    // What is last then is another matter.
+    let stuck = reply.repair.as_mut().unwrap();
+    (stuck.damaged_records, stuck.problems) = (1, vec!["no room".into(), "no sense".into()]);
+    let texts = |reply: &_| -> Vec<_> {
+        let all = problems(Some(reply), None).into_iter();
+        all.filter(|p| p.kind == "repair_stuck").map(|p| p.text).collect()
+    };
+    assert!(texts(&reply)[0].ends_with(": no room"), "{:?}", texts(&reply));
+    reply.repair.as_mut().unwrap().problems.remove(0);
+    assert!(!texts(&reply)[0].contains("no sense"), "{:?}", texts(&reply));
     // Nothing is left to be made, and that is not all.
     reply.repair = Some(RepairStat { damaged_records: 2, ..Default::default() });
     let all = problems(Some(&reply), None);

@@ -196,14 +196,15 @@ impl Progress {
         let mut problems: Vec<_> = inner.problems.values().cloned().collect();
         problems.sort_unstable();
         problems.dedup();
+        // Behind what keeps seats: of that, people are shown the first.
+        problems.truncate(MAX_PROBLEMS - usize::from(damaged > 0));
         if let Some(first) = inner.damaged.keys().next() {
             let what = format!(
                 "the records of {damaged} segments make no sense ({first} is one): they are passed \
                  over, and neither repaired nor moved; run `weft fsck`"
             );
-            problems.insert(0, what);
+            problems.push(what);
         }
-        problems.truncate(MAX_PROBLEMS);
         v1::RepairStat {
             missing_chunks: (inner.down + sum(|left| left.missing)).max(uncounted),
             moving_chunks: sum(|left| !left.missing) + waiting,
@@ -215,5 +216,27 @@ impl Progress {
             problems,
             damaged_records: damaged as u64,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_proto::SessionId;
+
+    /// Why chunks are stuck is the first.
+    #[test]
+    fn of_damaged_records_is_told_behind_what_keeps_seats() {
+        let (progress, now) = (Progress::default(), Instant::now());
+        let told = || progress.stat(now, 1, false).problems;
+        let damaged = |what: &String| what.contains("make no sense");
+        progress.note_damaged(now, [SegmentId { session: SessionId(7), seq: 9 }]);
+        assert_eq!(told().iter().map(damaged).collect::<Vec<_>>(), [true]);
+        for n in 0..20 {
+            progress.set_problem((PgId(n), 0), Some(format!("zone {n} has no room")));
+        }
+        let all = told();
+        assert_eq!(all.len(), MAX_PROBLEMS);
+        assert_eq!(all.iter().position(damaged), Some(MAX_PROBLEMS - 1));
     }
 }
