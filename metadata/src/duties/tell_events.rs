@@ -16,7 +16,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// there was none: a daemon that is restarted tells of none meanwhile.
 const REPAIR_LOOKS: u32 = 3;
 const QUIET_LOOKS: u32 = 60;
-/// Records that were told of by a leader before are met again by then, unless they were mended.
+/// Records that were told of by a leader before are over if none was met by then.
 const RECORDS_INTERVAL: Duration = DAMAGED_INTERVAL;
 /// Events of the leader before that are looked at for what was not over yet.
 const LOOKED_AT: u64 = 1000;
@@ -138,7 +138,9 @@ impl Watch {
     fn records(&mut self, now: Instant, damaged: usize) -> Option<v1::Event> {
         if damaged == 0 {
             self.records.take_if(|until| now >= *until)?;
-            let what = "no segment is passed over any more since its record makes no sense";
+            // Which does not say that they were mended: nothing may have come to them.
+            let what = "no segment was passed over for a day since its record makes no sense; run \
+                        `weft fsck` to see whether all are whole";
             return Some(event("records-whole", what.into()));
         }
         // Those that are met are counted for a day.

@@ -13,8 +13,8 @@ const RATE_WINDOW_S: u64 = 10;
 const LEFT_ALONE_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 /// Most problems that are told.
 const MAX_PROBLEMS: usize = 8;
-/// A segment whose record makes no sense is told of for so long after it was met: targets are
-/// looked at as a whole once a day.
+/// A segment whose record makes no sense is told of for so long after it was met. It is met when
+/// chunks of it are to be made or moved, and not by looks at what targets hold.
 pub const DAMAGED_INTERVAL: Duration = Duration::from_secs(25 * 3600);
 /// Most of them that are remembered.
 const MAX_DAMAGED: usize = 4096;
