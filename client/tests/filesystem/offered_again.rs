@@ -53,6 +53,15 @@ impl Appended {
         self.cluster.targets.iter().for_each(|target| target.set(fault));
     }
 
+    /// Says whether the targets take new chunks, of which the client has heard then. Those that
+    /// refuse them would be remembered for a while.
+    async fn fill(&self, full: bool) {
+        let metadata = &self.cluster.metadata;
+        metadata.change_map(|map| map.targets.iter_mut().for_each(|target| target.full = full));
+        let epoch = metadata.map.borrow().epoch;
+        until(|| self.fs.cluster_map().epoch >= epoch).await;
+    }
+
     fn refuse(&self, kind: Option<ErrorKind>) {
         *self.cluster.metadata.refuse_commits.lock() = kind;
     }
@@ -86,13 +95,13 @@ async fn what_was_not_taken_in_is_not_missed() {
 async fn pieces_that_were_lost_are_offered_again() {
     const FULL: usize = 4 << 20;
     let to = Appended::new(|options| options.write_buffer_bytes = FULL, false).await;
-    to.set(Fault::RefusePut(ErrorKind::NoSpace));
+    to.fill(true).await;
     // More than waits at a time.
     let data = pattern(2 * FULL, 2);
     assert_eq!(to.append(&data).await.unwrap_err().kind, ErrorKind::NoSpace);
     // So are those that were under way.
     let _ = to.file.sync().await;
-    to.set(Fault::None);
+    to.fill(false).await;
     to.file.sync().await.unwrap();
     assert_eq!(to.append(&data).await, Ok(data.len()));
     assert_eq!(to.append(b"behind").await, Ok(6));
