@@ -43,6 +43,7 @@ pub enum Point {
 }
 
 impl Point {
+    #[cfg(feature = "sim")]
     const COUNT: usize = Point::DaemonLate as usize + 1;
 
     /// How often one that fires does, of what others do: this one costs an election each time.
