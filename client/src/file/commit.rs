@@ -130,7 +130,7 @@ impl File {
         let locks = &self.context.locks;
         if moved && locks.lost_on(self.ino) {
             // It may have been written by who was alone then, and is so no more.
-            return self.give_up(&batch, lost_locks(), true);
+            return self.give_up_with_session(&batch, lost_locks());
         }
         if batch.segments.iter().any(|s| s.id.session != session.id) {
             let unsent = batch.segments.iter().filter(|s| s.id.session == session.id);

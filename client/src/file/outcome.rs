@@ -4,7 +4,7 @@
 use super::buffer::BufferNo;
 use super::inode::File;
 use super::piece::{Batch, Piece};
-use super::state::follow;
+use super::state::{State, follow};
 use crate::cache::{ALL, Right};
 use crate::types::Attr;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, warn};
+use weft_net::sync::MutexGuard;
 use weft_proto::planted::{self, Bug};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
@@ -205,16 +206,38 @@ impl File {
     }
 
     pub(super) fn give_up(&self, batch: &Batch, error: Error, ambiguous: bool) -> Outcome {
-        let what = "written data is lost; who wrote it, or syncs, will be told";
-        warn!(ino = %self.ino, %error, "{what}");
-        let kind = error.kind;
-        let mut state = self.state.lock();
         // Who says that they were committed before may be right: then they are seen.
-        let may_be_there = ambiguous || kind == ErrorKind::Invalid;
+        let may_be_there = ambiguous || error.kind == ErrorKind::Invalid;
+        let mut state = self.state.lock();
         let dropped = match may_be_there {
             true => state.dirty.forget(&batch.buffers),
             false => state.dirty.lose(&batch.buffers),
         };
+        self.given_up(state, batch, error, dropped);
+        if !may_be_there {
+            batch.segments.iter().for_each(|s| self.context.segments.discard(s.clone()));
+        }
+        Outcome::Failed
+    }
+
+    /// [`Self::give_up`] of what was written in a session that is over, and was not sent in
+    /// another: what was not committed before is not there, and its segments go with that session.
+    pub(super) fn give_up_with_session(&self, batch: &Batch, error: Error) -> Outcome {
+        let mut state = self.state.lock();
+        let dropped = state.dirty.lose(&batch.buffers);
+        self.given_up(state, batch, error, dropped);
+        Outcome::Failed
+    }
+
+    fn given_up(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        batch: &Batch,
+        error: Error,
+        dropped: Vec<Segment>,
+    ) {
+        let what = "written data is lost; who wrote it, or syncs, will be told";
+        warn!(ino = %self.ino, %error, "{what}");
         // What was set beside the data is asked for once more, without it.
         if batch.pieces.is_empty() || !state.waiting.is_more() {
             state.went_along();
@@ -225,10 +248,6 @@ impl File {
         self.commits.send_replace(());
         self.forget_behind(ALL);
         self.discard_unsent(dropped, &batch.segments);
-        if !may_be_there {
-            batch.segments.iter().for_each(|s| self.context.segments.discard(s.clone()));
-        }
-        Outcome::Failed
     }
 
     /// Discards what the group was never told of: a buffer that was to be committed as inline data

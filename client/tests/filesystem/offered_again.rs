@@ -9,8 +9,10 @@ use std::sync::atomic::Ordering;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 use weft_client::{
-    AppendTo, Appends, Credentials, Filesystem, HandleId, OpenFile, OpenFlags, Options, Via,
+    AppendTo, Appends, Credentials, Filesystem, HandleId, Lock, LockKind, OpenFile, OpenFlags,
+    Options, Via,
 };
+use weft_proto::locks::LAST;
 use weft_proto::{ErrorKind, InodeId, Result};
 
 /// A file that was opened to append.
@@ -198,6 +200,19 @@ async fn what_was_refused_is_offered_again() {
         assert_eq!(to.append(&line).await.unwrap_err().kind, kind);
     }
     to.refuse(None);
+    assert_eq!(to.append(&line).await, Ok(100));
+    to.ends(&line).await;
+}
+
+/// With the session went a lock of the file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_given_up_with_its_session_is_offered_again() {
+    let to = Appended::new(|_| (), true).await;
+    let lock = Lock { flock: true, owner: 7, kind: LockKind::Write, start: 0, end: LAST, pid: 1 };
+    to.fs.set_lock(to.handle, lock).await.unwrap();
+    let line = pattern(100, 11);
+    to.cluster.metadata.expire_at_commit.store(1, Ordering::SeqCst);
+    assert_eq!(to.append(&line).await.unwrap_err().kind, ErrorKind::Io);
     assert_eq!(to.append(&line).await, Ok(100));
     to.ends(&line).await;
 }
