@@ -462,15 +462,18 @@ impl Dirty {
         self.forget(buffers)
     }
 
-    /// What was written to `range` just now has this fate.
+    /// What was written to `range` just now has this fate. Nobody can say that it is lost if it is
+    /// in several buffers: one may be lost, and others not.
     pub fn follow(&mut self, range: Range<u64>, fate: &Fate) {
-        for (_, place) in self.places.overlapping(range) {
-            if let Some(buffer) = self.buffers.get_mut(&place.buffer) {
-                if buffer.fates.len() == buffer.fates.capacity() {
-                    buffer.fates.retain(Fate::matters);
-                }
-                buffer.fates.push(fate.clone());
+        let mut buffers = self.places.overlapping(range).map(|(_, place)| place.buffer);
+        if let Some(no) = buffers.next()
+            && buffers.all(|other| other == no)
+            && let Some(buffer) = self.buffers.get_mut(&no)
+        {
+            if buffer.fates.len() == buffer.fates.capacity() {
+                buffer.fates.retain(Fate::matters);
             }
+            buffer.fates.push(fate.clone());
         }
     }
 

@@ -406,3 +406,24 @@ proptest! {
         prop_assert_eq!(full, 4 - start);
     }
 }
+
+/// Written again, the part that is there would be there twice.
+#[test]
+fn a_write_is_lost_only_as_a_whole() {
+    let budget = Arc::new(Semaphore::new(1 << 20));
+    for writes in [[1000, 1000], [2000, 0]] {
+        let mut dirty = Dirty { append: true, ..Dirty::default() };
+        let (mut at, mut buffers) = (0, Vec::new());
+        for len in writes.into_iter().filter(|len| *len > 0) {
+            let permit = budget.clone().try_acquire_many_owned(len).unwrap();
+            dirty.write(at, &vec![1; len as usize], SEGMENT, permit);
+            buffers.extend(dirty.close_all(false, SEGMENT));
+            at += u64::from(len);
+        }
+        let fate = Fate::default();
+        fate.take();
+        dirty.follow(0..at, &fate);
+        dirty.lose(&buffers[..1]);
+        assert_eq!(fate.is_kept(), buffers.len() > 1, "{writes:?}");
+    }
+}
