@@ -3,7 +3,8 @@
 //!
 //! Invariant: however much is lost, what is kept of it is bounded. The oldest makes room, and from
 //! then on each sync of the same sort is told of that once, of whatever of these inodes it is, or
-//! of one between them; once more, when very many were told.
+//! of one between them; once more, when very many were told. Where nobody knows which are between
+//! them, very many are told, and then no more.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -44,8 +45,9 @@ struct Apart {
 struct Others {
     /// Of the last of them.
     error: Error,
-    /// They are among these.
-    inos: RangeInclusive<u64>,
+    /// They are among these. `None`, as an older process has said nothing of that: they may be any,
+    /// and are forgotten when very many were told.
+    inos: Option<RangeInclusive<u64>>,
     /// Those of which syncs were told of it.
     told: HashSet<InodeId>,
 }
@@ -104,23 +106,29 @@ impl Lost {
         let others = |of: &Apart| of.others.as_ref().map(|others| others.error.clone().into());
         state.lost_of_other_files = others(&self.files);
         state.lost_in_other_dirs = others(&self.dirs);
+        let among = |of: &Apart| {
+            let (least, greatest) = of.others.as_ref()?.inos.clone()?.into_inner();
+            Some(v1::InodeRange { least, greatest })
+        };
+        state.other_files = among(&self.files);
+        state.other_dirs = among(&self.dirs);
     }
 
     /// Takes [`Self::hand_over`] over.
     pub fn adopt(state: &mut v1::ClientState) -> Self {
         let mut lost = Self::default();
+        let others = |error: Option<v1::ErrorHead>, among: Option<v1::InodeRange>| {
+            let inos = among.map(|among| among.least..=among.greatest);
+            error.map(|error| Others::new(error.into(), inos))
+        };
+        // A process that keeps more apart may have left some without room: those join them.
+        lost.files.others = others(state.lost_of_other_files.take(), state.other_files.take());
+        lost.dirs.others = others(state.lost_in_other_dirs.take(), state.other_dirs.take());
         for v1::LostFile { dir, error, is_file, is_dir } in std::mem::take(&mut state.lost) {
             let Some(error) = error.map(Error::from) else { continue };
             let of = |sort| (sort || is_file == is_dir).then_some(InodeId(dir));
             lost.lose(of(is_file), of(is_dir), &error);
         }
-        // Which they are it does not say.
-        let others = |error: v1::ErrorHead| Others::new(error.into(), 0..=u64::MAX);
-        let of_files = state.lost_of_other_files.take().map(others);
-        let in_dirs = state.lost_in_other_dirs.take().map(others);
-        // A process that keeps more apart may have left some without room.
-        lost.files.others = of_files.or(lost.files.others);
-        lost.dirs.others = in_dirs.or(lost.dirs.others);
         lost.all = state.last_lost.take().map(Into::into);
         lost
     }
@@ -140,7 +148,7 @@ impl Apart {
         {
             match &mut self.others {
                 Some(others) => others.add(oldest, error),
-                None => self.others = Some(Others::new(error, oldest.0..=oldest.0)),
+                None => self.others = Some(Others::new(error, Some(oldest.0..=oldest.0))),
             }
         }
     }
@@ -148,6 +156,7 @@ impl Apart {
     fn take(&mut self, ino: InodeId) -> Option<Error> {
         let own = self.forget(ino);
         let other = self.others.as_mut().and_then(|others| others.take(ino));
+        self.others.take_if(|others| others.are_heard());
         own.or(other)
     }
 
@@ -163,18 +172,29 @@ impl Apart {
 }
 
 impl Others {
-    fn new(error: Error, inos: RangeInclusive<u64>) -> Self {
+    fn new(error: Error, inos: Option<RangeInclusive<u64>>) -> Self {
         Self { error, inos, told: HashSet::new() }
     }
 
     fn add(&mut self, ino: InodeId, error: Error) {
         self.error = error;
-        self.inos = *self.inos.start().min(&ino.0)..=*self.inos.end().max(&ino.0);
-        self.told.remove(&ino);
+        match &mut self.inos {
+            Some(inos) => {
+                *inos = *inos.start().min(&ino.0)..=*inos.end().max(&ino.0);
+                self.told.remove(&ino);
+            }
+            // Of this, too, as many are to be told.
+            None => self.told.clear(),
+        }
+    }
+
+    /// Whether so many were told that these are taken to be among them.
+    fn are_heard(&self) -> bool {
+        self.inos.is_none() && self.told.len() >= MAX_APART
     }
 
     fn take(&mut self, ino: InodeId) -> Option<Error> {
-        if !self.inos.contains(&ino.0) {
+        if self.inos.as_ref().is_some_and(|inos| !inos.contains(&ino.0)) {
             return None;
         }
         if self.told.len() >= MAX_APART {

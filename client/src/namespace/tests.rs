@@ -265,10 +265,10 @@ async fn what_is_lost_takes_bounded_memory() {
     assert!(log.hand_over(&mut state));
     assert_eq!(state.lost.len() as u64, apart + 1);
     next.adopt(&mut state);
-    for (log, is_next) in [(log, false), (next, true)] {
-        // Those of which nothing is lost are told, too, where it is not known of which it is.
+    for log in [log, next] {
+        // Of those nothing is lost.
         for ino in (all + 1..=all + apart).map(file) {
-            assert_eq!(log.take_lost(Synced::File(ino)).is_err(), is_next);
+            assert_eq!(log.take_lost(Synced::File(ino)), Ok(()));
         }
         // However many have synced before.
         for ino in [1, 10, 11, apart, all].map(file) {
@@ -281,6 +281,25 @@ async fn what_is_lost_takes_bounded_memory() {
         }
         assert_eq!(log.take_lost(Synced::Dir(InodeId(7))), Ok(()), "another directory");
     }
+}
+
+/// Else each file is told once, for ever, also those that are made later.
+#[tokio::test]
+async fn what_an_older_process_lost_is_told_to_so_many_and_no_more() {
+    let (log, error) = (alone(), Error::new(ErrorKind::NoSpace, "full"));
+    let mut state =
+        v1::ClientState { lost_of_other_files: Some(error.into()), ..Default::default() };
+    log.adopt(&mut state);
+    let apart = MAX_APART as u64;
+    for ino in (1..apart).map(InodeId) {
+        assert!(log.take_lost(Synced::File(ino)).is_err());
+        assert_eq!(log.take_lost(Synced::File(ino)), Ok(()), "once");
+    }
+    let mut state = v1::ClientState::default();
+    assert!(log.hand_over(&mut state));
+    assert_eq!(state.other_files, None, "nobody knows");
+    assert!(log.take_lost(Synced::File(InodeId(apart))).is_err());
+    assert_eq!(log.take_lost(Synced::File(InodeId(apart + 1))), Ok(()));
 }
 
 /// A process that keeps more apart says nothing of others.
