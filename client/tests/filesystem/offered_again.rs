@@ -149,17 +149,21 @@ async fn what_is_there_is_not_appended_again_for_what_others_lost() {
 async fn what_is_under_way_is_not_offered_again() {
     let to = Appended::new(|_| (), true).await;
     let (metadata, line) = (&to.cluster.metadata, pattern(100, 5));
-    metadata.hold_commits.send_replace(true);
-    tokio::select! {
-        _ = to.append(&line) => panic!("it is not committed"),
-        () = until(|| metadata.held.load(Ordering::SeqCst) > 0) => {}
-    }
-    metadata.hold_commits.send_replace(false);
-    let longer = [&line[..], &[6; 100]].concat();
-    // Other memory is another call.
+    let left_under_way = async || {
+        metadata.hold_commits.send_replace(true);
+        tokio::select! {
+            _ = to.append(&line) => panic!("it is not committed"),
+            () = until(|| metadata.held.load(Ordering::SeqCst) > 0) => {}
+        }
+        metadata.hold_commits.send_replace(false);
+    };
+    left_under_way().await;
     assert_eq!(to.append(&line).await, Ok(100));
+    left_under_way().await;
+    // Other memory is another call.
+    let longer = [&line[..], &[6; 100]].concat();
     assert_eq!(to.append(&longer).await, Ok(200));
-    to.ends(&[&line, &longer[..]].concat()).await;
+    to.ends(&[&line, &line, &longer[..]].concat()).await;
 }
 
 /// Two threads append through one file; the call of one comes between those of the other.
