@@ -149,7 +149,7 @@ impl MountRecord {
     }
 
     /// Keeps what is noted of this mount, which this process serves, from being swept for its age,
-    /// until this is dropped.
+    /// and notes it anew where its folder has gone, until this is dropped.
     pub async fn keep(self) {
         loop {
             tokio::time::sleep(KEEP_INTERVAL).await;
@@ -162,10 +162,23 @@ impl MountRecord {
 
     fn touch(&self) -> Result<()> {
         let (dir, file) = (folder::own()?, found_of(&self.path)?);
+        self.save_missing_in(&file, || self.is_mounted())?;
         let (session, log) = (session_file(&self.path)?, default_log(&self.path)?);
         touch_all(&[&dir.join("mounts"), &dir, &session, &log])?;
         // The record with the two folders that it is in.
         touch_all(&file.ancestors().take(3).collect::<Vec<_>>())
+    }
+
+    /// Remembers it again where nothing is remembered any more: `XDG_RUNTIME_DIR`, where a version
+    /// before has noted it, goes when the user logs out. Who unmounts forgets it, too, but takes
+    /// the mount away before that.
+    fn save_missing_in(&self, file: &Path, is_mounted: impl FnOnce() -> bool) -> Result<()> {
+        if file.exists() || !is_mounted() { Ok(()) } else { self.save_in(file) }
+    }
+
+    fn is_mounted(&self) -> bool {
+        let mount = weft_fuse::mount_at(&self.path).ok().flatten();
+        mount.is_some_and(|mount| mount.is_weft() && self.is_of(&mount))
     }
 
     fn save_in(&self, file: &Path) -> Result<()> {

@@ -62,11 +62,15 @@ pub fn serve(args: &Args, log: &LogArgs) -> Result<()> {
         tracing::warn!("nobody hears that it was started: {}", describe(&error));
     }
     let served = started.and_then(|started| {
-        let _ends_with_this = runtime.spawn(started.record.clone().keep());
+        let kept = runtime.spawn(started.record.clone().keep());
         daemon::tell_manager("READY=1");
         let limit = Duration::from_secs(args.stop_timeout);
         let (record, session) = (started.record.clone(), started.session.clone());
-        match runtime.block_on(until_ended(started, limit)) {
+        let ended = runtime.block_on(until_ended(started, limit));
+        // What is forgotten next does not come back.
+        kept.abort();
+        let _ = runtime.block_on(kept);
+        match ended {
             // The record is the other process's now.
             Ok(Ended::HandedOver) => {
                 session.hand_over();

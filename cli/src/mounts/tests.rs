@@ -153,3 +153,19 @@ fn what_is_noted_looks_new_when_it_was_touched() {
     }
     assert!(!none.exists());
 }
+
+/// The folder of a session goes when its user logs out.
+#[test]
+fn what_is_mounted_is_noted_again_where_that_has_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("record");
+    let serves = MountRecord::of_this_process("/m".into(), vec![], vec![], None).unwrap();
+    serves.save_missing_in(&file, || false).unwrap();
+    assert!(!file.exists(), "it was unmounted");
+    serves.save_missing_in(&file, || true).unwrap();
+    assert_eq!(read(&file).map(|record| record.process), Some(serves.process.clone()));
+    let other = MountRecord { cluster: vec!["a:1".into()], ..serves.clone() };
+    other.save_in(&file).unwrap();
+    serves.save_missing_in(&file, || true).unwrap();
+    assert_eq!(read(&file).map(|record| record.cluster), Some(other.cluster), "it is newer");
+}
