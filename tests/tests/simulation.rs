@@ -55,24 +55,33 @@ fn a_seed_decides_all() -> Result<()> {
     Ok(())
 }
 
-/// Nothing needs to go wrong, nor all to be called, to find this bug.
+/// Nothing needs to go wrong, nor all to be called, to find this bug. Most seeds meet it.
 #[test]
 fn a_failing_seed_is_made_short() -> Result<()> {
-    let sim = |arguments: &[&str]| -> Result<String> {
+    let sim = |seed: &str, arguments: &[&str]| -> Result<String> {
         let output = Command::new(env!("CARGO_BIN_EXE_sim"))
-            .args(["7", "--planted", "LockTwice", "--jobs", "1"])
+            .args([seed, "--planted", "LockTwice", "--jobs", "1"])
             .args(arguments)
             .output()?;
         Ok(String::from_utf8(output.stdout)?)
     };
-    let said = sim(&["--shrink"])?;
+    let mut failing = None;
+    for seed in ["1", "2", "3", "4", "5", "6", "7", "8", "9"] {
+        let said = sim(seed, &["--shrink"])?;
+        if said.contains(" fails still, ") {
+            failing = Some((seed, said));
+            break;
+        }
+    }
+    let (seed, said) = failing.context("no seed fails")?;
     let left = said.split_once(" --faults none --calls ").map(|(_, calls)| calls);
     let calls = left.and_then(|left| left.split_once(" --planted LockTwice: "));
     let calls = calls.context(said.clone())?.0;
     let all: u64 = calls.split(',').map(str::parse::<u64>).sum::<Result<_, _>>()?;
-    ensure!((2..200).contains(&all), "{said}");
+    // Two clients of three are enough, with 200 calls each at most.
+    ensure!((2..=400).contains(&all), "{said}");
     // And that is how it fails again.
-    let again = sim(&["--faults", "none", "--calls", calls, "--minutes", "1"])?;
+    let again = sim(seed, &["--faults", "none", "--calls", calls, "--minutes", "1"])?;
     ensure!(again.starts_with("LockTwice: found (1 seeds"), "{again}");
     Ok(())
 }
