@@ -106,12 +106,16 @@ async fn work(
             }
             (0 | 1, MODES..) => {
                 set_mode(fs, history, own, (register, mode_value(number, i)), caller).await;
-                tell(fs, own, rng.random_bool(0.3)).await;
+                if rng.random_bool(0.3) {
+                    tell(fs, history, own).await;
+                }
             }
             (2 | 3, MODES..) => get_mode(fs, history, register, Some(own)).await,
             (0 | 1, _) => {
                 write(fs, history, own, (register, value), caller).await;
-                tell(fs, own, rng.random_bool(0.3)).await;
+                if rng.random_bool(0.3) {
+                    tell(fs, history, own).await;
+                }
             }
             (2 | 3, _) => read(fs, history, register, Some(own)).await,
             (4, _) => append(fs, history, value, caller).await,
@@ -122,6 +126,7 @@ async fn work(
         }
     }
     files.sync_all(fs).await;
+    tell(fs, history, own).await;
     turns.die_with(fs, number as usize).await;
 }
 
@@ -223,11 +228,13 @@ pub async fn get_mode(fs: &Filesystem, history: &Shared, register: usize, own: O
     }
 }
 
-/// With `now`: has all be told that was done without asking. From then on it outlives the process.
-async fn tell(fs: &Filesystem, own: &Lives, now: bool) {
+/// Has all be told that was done without asking: from then on it outlives the process. If some of
+/// it is lost, nobody says what: the session was over while it was told.
+async fn tell(fs: &Filesystem, history: &Shared, own: &Lives) {
     let before = own.untold.borrow().len();
-    if now && fs.sync().await.is_ok() {
-        own.untold.borrow_mut().drain(..before);
+    match fs.sync().await {
+        Ok(()) => drop(own.untold.borrow_mut().drain(..before)),
+        Err(_) => drop(forgive(history, &own.untold, None)),
     }
 }
 

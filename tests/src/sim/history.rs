@@ -53,8 +53,8 @@ pub struct Lives {
     pub calls: u64,
     pub is_done: bool,
     pub unsynced: Unsynced,
-    /// The same of what goes with the process alone: of a session that is over it is told in the
-    /// next one.
+    /// The same of what goes with the process, or with a session that is over while it is told:
+    /// what was not told yet is told in the next session.
     pub untold: Unsynced,
 }
 
