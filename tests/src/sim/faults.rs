@@ -4,8 +4,11 @@
 //! No script destroys more than the cluster promises to survive: [`SERVER_DISKS`] of the metadata
 //! group and one target in a run, and no target while another one errs.
 
+use super::admin::Order;
 use super::history::{CONTENTS, LARGE, MODES, OPEN_MODES, REGISTERS, Shared, Spotlight};
-use super::hosts::{CLIENTS, CLOCKS, DAEMONS, SERVERS, set_clock};
+use super::hosts::{
+    CLIENTS, CLOCKS, DAEMONS, NEW_SERVER, NEW_SERVER_ID, SERVERS, config, serve, set_clock,
+};
 use super::storage::Host;
 use anyhow::{Context, Result};
 use rand::{Rng, rngs::SmallRng};
@@ -15,6 +18,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use weft_proto::map::WEIGHT_OF_ONE;
+use weft_proto::v1::set_target_request::Action;
 
 /// Pause between two steps, and between two scripts, in milliseconds.
 const PAUSE: Range<u64> = 200..4000;
@@ -37,15 +42,19 @@ pub type CutPower = fn(&Path, &Path, &dyn Fn(&Path) -> f64) -> std::io::Result<(
 /// What faults are done to.
 pub struct World {
     pub storage: Vec<Arc<Host>>,
-    /// Folders of the metadata servers.
-    pub folders: Vec<PathBuf>,
+    dir: PathBuf,
+    /// The metadata servers.
+    servers: [&'static str; SERVERS.len()],
     cut_power: CutPower,
+    seed: u64,
     pub random: SmallRng,
     /// Disks that were replaced, so that no more are.
     wiped_servers: usize,
     wiped_target: bool,
     /// The drive that rots: all that does is on one, so that it can be mended.
     rotten: Option<usize>,
+    /// One of the servers has made way for another.
+    replaced_server: bool,
 }
 
 /// One thing that happens.
@@ -79,6 +88,9 @@ enum Step {
     Spotlight(Option<Spotlight>),
     /// A clock is wrong by so many nanoseconds.
     SetClock(usize, i64),
+    Order(Order),
+    /// A new server is started, in whose place the group is to have it.
+    StartNew(usize),
 }
 
 /// The rest of a fault.
@@ -93,12 +105,28 @@ pub struct Script {
 impl World {
     pub fn new(
         storage: Vec<Arc<Host>>,
-        folders: Vec<PathBuf>,
+        dir: &Path,
         cut_power: CutPower,
+        seed: u64,
         random: SmallRng,
     ) -> Self {
-        let (wiped_servers, wiped_target, rotten) = (0, false, None);
-        Self { storage, folders, cut_power, random, wiped_servers, wiped_target, rotten }
+        Self {
+            storage,
+            dir: dir.to_owned(),
+            servers: SERVERS,
+            cut_power,
+            seed,
+            random,
+            wiped_servers: 0,
+            wiped_target: false,
+            rotten: None,
+            replaced_server: false,
+        }
+    }
+
+    /// Where a metadata server has what it knows.
+    fn folder(&self, server: usize) -> PathBuf {
+        self.dir.join(self.servers[server])
     }
 
     /// A pause that is not part of a script.
@@ -109,11 +137,11 @@ impl World {
     /// Draws a fault. Answers what it is called.
     pub fn draw(&mut self, now: Duration) -> (String, Script) {
         let server = self.random.random_range(0..SERVERS.len());
-        let name = SERVERS[server];
-        let servers: Vec<_> = SERVERS.into_iter().filter(|other| *other != name).collect();
+        let name = self.servers[server];
+        let servers: Vec<_> = self.servers.into_iter().filter(|other| *other != name).collect();
         let others: Vec<_> = servers.iter().copied().chain(CLIENTS).chain(DAEMONS).collect();
         let pause = || Step::Pause(PAUSE);
-        let (what, steps) = match self.random.random_range(0..32) {
+        let (what, steps) = match self.random.random_range(0..36) {
             0 => (format!("crash {name}"), vec![Step::Crash(name), pause(), Step::Start(name)]),
             1 => (
                 format!("cut off {name}"),
@@ -142,6 +170,12 @@ impl World {
             27 | 28 => self.kill_clients(),
             // More than parity makes good, perhaps.
             29 | 30 => self.strike_drives("hang", Step::Hang, LONG),
+            32 | 33 => self.decide(),
+            34 => {
+                let steps = vec![Step::Order(Order::TransferLeader), pause()];
+                ("another server is to lead".into(), steps)
+            }
+            35 if !self.replaced_server => self.replace_server(server),
             31 => self.strike_drives("are full", Step::Fill, SESSION),
             11 | 15 => self.cut_off_client(SESSION, " for long"),
             12 if !self.wiped_target => self.rot(),
@@ -174,7 +208,7 @@ impl World {
     /// A client hears nothing of the group, and the group nothing of it, while the others turn to
     /// what it used last.
     fn cut_off_client(&mut self, pause: Range<u64>, how_long: &str) -> (String, Vec<Step>) {
-        let (servers, register) = (SERVERS.to_vec(), self.register());
+        let (servers, register) = (self.servers.to_vec(), self.register());
         let any = self.random.random_range(0..CLIENTS.len());
         // Of these it must be the one that may keep what it changes.
         let client = (OPEN_MODES..CONTENTS).position(|r| r == register).unwrap_or(any);
@@ -196,7 +230,7 @@ impl World {
     /// No majority of the metadata group for longer than anybody waits: it is cut apart, or down.
     fn outage(&mut self) -> (String, Vec<Step>) {
         let (a, b) = self.two_servers();
-        let (a, b) = (SERVERS[a], SERVERS[b]);
+        let (a, b) = (self.servers[a], self.servers[b]);
         if self.random.random_bool(0.5) {
             let steps = vec![
                 Step::Crash(a),
@@ -208,7 +242,8 @@ impl World {
             ];
             return (format!("{a} and {b} are down for long"), steps);
         }
-        let of = |name| SERVERS.into_iter().filter(move |other| *other != name).collect::<Vec<_>>();
+        let of =
+            |name| self.servers.into_iter().filter(move |other| *other != name).collect::<Vec<_>>();
         let steps = vec![
             Step::Cut(a, of(a)),
             Step::Cut(b, of(b)),
@@ -223,7 +258,7 @@ impl World {
     /// what the group acknowledged is on one disk then, and those that know nothing of it are two.
     fn wipe_server(&mut self, server: usize) -> (String, Vec<Step>) {
         self.wiped_servers += 1;
-        let name = SERVERS[server];
+        let name = self.servers[server];
         if self.random.random_bool(0.3) {
             let steps = vec![
                 Step::Crash(name),
@@ -235,9 +270,14 @@ impl World {
         }
         let others: Vec<_> = (0..SERVERS.len()).filter(|other| *other != server).collect();
         let behind = self.random.random_range(0..2);
-        let (behind, knows) = (SERVERS[others[behind]], SERVERS[others[1 - behind]]);
-        let all: Vec<_> =
-            SERVERS.into_iter().filter(|o| *o != behind).chain(CLIENTS).chain(DAEMONS).collect();
+        let (behind, knows) = (self.servers[others[behind]], self.servers[others[1 - behind]]);
+        let all: Vec<_> = self
+            .servers
+            .into_iter()
+            .filter(|o| *o != behind)
+            .chain(CLIENTS)
+            .chain(DAEMONS)
+            .collect();
         let steps = vec![
             Step::Cut(behind, all.clone()),
             Step::Pause(PAUSE),
@@ -265,10 +305,41 @@ impl World {
         (format!("replace the drive of {name}"), steps)
     }
 
+    /// A target is emptied, given up though it serves, or to hold more or less; and is taken back.
+    fn decide(&mut self) -> (String, Vec<Step>) {
+        let daemon = self.random.random_range(0..DAEMONS.len());
+        let name = DAEMONS[daemon];
+        let pause = if self.random.random_bool(0.5) { GIVEN_UP } else { PAUSE };
+        let (what, begin, end) = match self.random.random_range(0..4) {
+            0 => ("is given up", Action::GiveUp, Action::TakeBack),
+            1 => ("is weighed", Action::Weigh, Action::Weigh),
+            _ => ("is emptied", Action::Drain, Action::TakeBack),
+        };
+        let weight = self.random.random_range(1..=3 * WEIGHT_OF_ONE);
+        let order = |action, weight| Step::Order(Order::Target { daemon, action, weight });
+        let steps = vec![order(begin, weight), Step::Pause(pause), order(end, WEIGHT_OF_ONE)];
+        (format!("{name} {what}"), steps)
+    }
+
+    /// A new server takes the place of one that serves, or of one that never comes back.
+    fn replace_server(&mut self, server: usize) -> (String, Vec<Step>) {
+        self.replaced_server = true;
+        let old = self.servers[server];
+        let order = Step::Order(Order::Replace { old: server as u64 + 1, new: NEW_SERVER_ID });
+        let mut steps = vec![Step::StartNew(server), order, Step::Pause(PAUSE)];
+        let is_down = self.wiped_servers < SERVER_DISKS && self.random.random_bool(0.3);
+        if is_down {
+            self.wiped_servers += 1;
+            steps.insert(0, Step::Crash(old));
+        }
+        let what = if is_down { ", which is lost" } else { "" };
+        (format!("{NEW_SERVER} takes the place of {old}{what}"), steps)
+    }
+
     /// What a client sends to daemons arrives when its session is over.
     fn late_puts(&mut self) -> (String, Vec<Step>) {
         let client = CLIENTS[self.random.random_range(0..CLIENTS.len())];
-        let (servers, daemons) = (SERVERS.to_vec(), DAEMONS.to_vec());
+        let (servers, daemons) = (self.servers.to_vec(), DAEMONS.to_vec());
         let steps = vec![
             Step::Cut(client, servers.clone()),
             Step::Pause(7000..9500),
@@ -284,7 +355,7 @@ impl World {
     /// A host is heard and hears nothing, or the other way round: what it asks is done, and it is
     /// never told.
     fn cut_one_way(&mut self) -> (String, Vec<Step>) {
-        let all: Vec<_> = SERVERS.into_iter().chain(DAEMONS).chain(CLIENTS).collect();
+        let all: Vec<_> = self.servers.into_iter().chain(DAEMONS).chain(CLIENTS).collect();
         let host = all[self.random.random_range(0..all.len())];
         let others: Vec<_> = all.into_iter().filter(|other| *other != host).collect();
         let pause = if self.random.random_bool(0.3) { SESSION } else { PAUSE };
@@ -302,7 +373,7 @@ impl World {
         let daemon = DAEMONS[self.random.random_range(0..DAEMONS.len())];
         let others = DAEMONS.into_iter().filter(|other| *other != daemon).chain(CLIENTS);
         let whole = self.random.random_bool(0.5);
-        let others: Vec<_> = others.chain(SERVERS.into_iter().filter(|_| whole)).collect();
+        let others: Vec<_> = others.chain(self.servers.into_iter().filter(|_| whole)).collect();
         let pause = if self.random.random_bool(0.3) { GIVEN_UP } else { PAUSE };
         let cut = Step::Cut(daemon, others.clone());
         let from = if whole { "all" } else { "all but the metadata servers" };
@@ -314,7 +385,7 @@ impl World {
     /// it is a process that was stopped, and goes on.
     fn stopped_client(&mut self) -> (String, Vec<Step>) {
         let client = CLIENTS[self.random.random_range(0..CLIENTS.len())];
-        let others: Vec<_> = SERVERS.into_iter().chain(DAEMONS).collect();
+        let others: Vec<_> = self.servers.into_iter().chain(DAEMONS).collect();
         let steps = vec![
             Step::Hold(client, others.clone()),
             Step::Pause(SESSION),
@@ -391,7 +462,7 @@ impl World {
         let (mut what, mut steps) = (String::new(), Vec::new());
         for &server in &servers {
             let (some, left) = (self.random.random_bool(0.5), self.random.random());
-            what += &format!(" {}", SERVERS[server]);
+            what += &format!(" {}", self.servers[server]);
             steps.push(Step::CutServerPower(server, some.then_some(left)));
         }
         if count == SERVERS.len() && self.random.random_bool(0.5) {
@@ -400,7 +471,7 @@ impl World {
             steps.extend(more);
         }
         for server in servers {
-            steps.extend([Step::Pause(PAUSE), Step::Start(SERVERS[server])]);
+            steps.extend([Step::Pause(PAUSE), Step::Start(self.servers[server])]);
         }
         (format!("cut the power of{what}"), steps)
     }
@@ -409,7 +480,7 @@ impl World {
     /// perhaps.
     fn wrong_clock(&mut self, now: Duration) -> (String, Vec<Step>) {
         let clock = self.random.random_range(0..CLOCKS);
-        let host = SERVERS.into_iter().chain(CLIENTS).nth(clock).unwrap_or("?");
+        let host = self.servers.into_iter().chain(CLIENTS).nth(clock).unwrap_or("?");
         let most = CLOCK_STEPS_MS[self.random.random_range(0..CLOCK_STEPS_MS.len())];
         let wrong_ms: i64 = self.random.random_range(-most..most);
         let mut what = format!("the clock of {host} is wrong by {wrong_ms} ms");
@@ -429,7 +500,7 @@ impl World {
         server: usize,
         seed: Option<u64>,
     ) -> Result<()> {
-        let folder = &self.folders[server];
+        let folder = &self.folder(server);
         let left = folder.with_extension("left");
         // A disk writes one file and not the other.
         let share = |file: &Path| {
@@ -439,9 +510,15 @@ impl World {
         (self.cut_power)(folder, &left, &share)
             .with_context(|| format!("what is left of {}", folder.display()))?;
         // What it writes when it is dropped was never written.
-        sim.crash(SERVERS[server]);
+        sim.crash(self.servers[server]);
         std::fs::remove_dir_all(folder)?;
         Ok(std::fs::rename(left, folder)?)
+    }
+
+    fn start_new(&mut self, sim: &mut turmoil::Sim<'_>, server: usize) {
+        self.servers[server] = NEW_SERVER;
+        let (config, seed) = (config(NEW_SERVER_ID, NEW_SERVER, &self.dir), self.seed);
+        sim.host(NEW_SERVER, move || serve(config.clone(), server, seed));
     }
 
     fn two_servers(&mut self) -> (usize, usize) {
@@ -478,7 +555,7 @@ impl Script {
                 Step::Join(host, with) => with.iter().for_each(|&o| sim.repair(host, o)),
                 Step::Hold(host, from) => from.iter().for_each(|&o| sim.hold(host, o)),
                 Step::Deliver(host, from) => from.iter().for_each(|&o| sim.release(host, o)),
-                Step::WipeServer(server) => std::fs::remove_dir_all(&world.folders[server])?,
+                Step::WipeServer(server) => std::fs::remove_dir_all(world.folder(server))?,
                 Step::CutServerPower(server, left) => world.cut_server_power(sim, server, left)?,
                 Step::CutPower(daemon, lost) => world.storage[daemon].cut_power(lost)?,
                 Step::FailReads(daemon, every) => world.storage[daemon].fail_reads(every),
@@ -490,6 +567,8 @@ impl Script {
                 Step::RestartFailed(_) => {}
                 Step::Hang(daemon, hangs) => world.storage[daemon].hang(hangs),
                 Step::Fill(daemon, full) => world.storage[daemon].fill(full),
+                Step::Order(order) => history.borrow_mut().orders.push_back(order),
+                Step::StartNew(server) => world.start_new(sim, server),
                 Step::SetClock(clock, wrong_ns) => set_clock(clock, wrong_ns),
                 Step::Spotlight(spotlight) => history.borrow_mut().spotlight = spotlight,
             }

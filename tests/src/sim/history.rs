@@ -1,10 +1,11 @@
 //! What all clients saw.
 
+use super::admin::Order;
 use super::folders::{Table, differ};
 use super::hosts::CLIENTS;
 use super::linear::{Call, MAX_CALLS, Op};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 pub const REGISTERS: usize = 16;
@@ -35,6 +36,8 @@ pub struct History {
     pub unknown: u64,
     pub clients: [Lives; CLIENTS.len()],
     pub spotlight: Option<Spotlight>,
+    /// What the admin has still to do; the first is under way.
+    pub orders: VecDeque<Order>,
 }
 
 impl History {

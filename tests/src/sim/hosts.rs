@@ -12,6 +12,9 @@ use weft_net::sim;
 use weft_proto::NodeId;
 
 pub const SERVERS: [&str; 3] = ["m1", "m2", "m3"];
+/// The server that takes the place of one of them, perhaps.
+pub const NEW_SERVER: &str = "m4";
+pub const NEW_SERVER_ID: u64 = 4;
 pub const CLIENTS: [&str; 3] = ["c1", "c2", "c3"];
 pub const DAEMONS: [&str; 4] = ["s1", "s2", "s3", "s4"];
 pub const PORT: u16 = 7000;
@@ -20,9 +23,11 @@ pub fn addresses() -> Vec<String> {
     SERVERS.iter().map(|server| format!("{server}:{PORT}")).collect()
 }
 
+/// Of one of the servers that begin the group, or of one that joins it.
 pub fn config(id: u64, name: &str, dir: &Path) -> Config {
-    let peers = (1..)
-        .zip(SERVERS)
+    let others = (1..).zip(SERVERS).filter(|(other, _)| *other != id);
+    let peers = others
+        .chain([(id, name)])
         .map(|(id, name)| Member { id: NodeId(id), address: format!("{name}:{PORT}") })
         .collect();
     // A short log, so that a server that was away needs a snapshot.
@@ -34,6 +39,8 @@ pub fn config(id: u64, name: &str, dir: &Path) -> Config {
         // Short, so that targets are given up, and data is moved, in the middle of it.
         target_out_ms: 15_000,
         rebalance_after_ms: 2000,
+        // And files are put together again while they are in use.
+        compact_after_ms: 3000,
         ..Config::new(NodeId(id), format!("0.0.0.0:{PORT}"), peers, dir.join(name))
     }
 }
@@ -67,10 +74,10 @@ impl Clock for ServerClock {
     }
 }
 
-/// One metadata server, until it is crashed.
-pub async fn serve(config: Config, seed: u64) -> turmoil::Result {
+/// One metadata server with one of the clocks, until it is crashed.
+pub async fn serve(config: Config, clock: usize, seed: u64) -> turmoil::Result {
     let (_stop, stopped) = watch::channel(false);
-    let clock = [wall::<0>, wall::<1>, wall::<2>][config.id.0 as usize - 1];
+    let clock = [wall::<0>, wall::<1>, wall::<2>][clock];
     let clock = Arc::new(ServerClock(clock));
     let env = Env { clock, seed: seed ^ config.id.0 << 48, threads: false };
     run_in(config, sim::transport(), env, stopped).await?;

@@ -13,9 +13,10 @@ use std::time::Duration;
 use weft_client::{Filesystem, Finding, FsckReport, OpenFlags};
 use weft_proto::{InodeId, TargetId};
 
-/// Once all clients are done: reads everything back and has it checked.
+/// Once all clients are done, and the admin is: reads everything back and has it checked.
 pub async fn judge(seed: u64, history: Shared, storage: Vec<Arc<Host>>) -> turmoil::Result {
-    while !history.borrow().is_over() {
+    let is_over = || history.borrow().is_over() && history.borrow().orders.is_empty();
+    while !is_over() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let fs = connect("judge", seed, CLIENT_CLOCKS[0]).await?;

@@ -4,8 +4,9 @@
 //! Several clients write and read registers, append to a file, make names, and change folders in
 //! turns ([`turns`]), while servers and daemons crash and restart, lose their power or their disks,
 //! err when they read, rot, hang, are full or away for longer than any deadline, links drop
-//! everything, hosts are cut off, clients too, and those are killed and begin anew ([`faults`]). A
-//! caller gives up in the middle of a call now and then, as a future that is dropped does. A
+//! everything, hosts are cut off, clients too, and those are killed and begin anew ([`faults`]). An
+//! admin empties targets, gives them up, takes them back and weighs them, has another server lead,
+//! and one take the place of another ([`admin`]). A caller gives up in the middle of a call now and then, as a future that is dropped does. A
 //! register is an extended attribute; the mode of a file, which is known under a lease; or the
 //! content of a file that stays open, small or in segments on targets, which is buffered under a
 //! lease and synced now and then. Then, with all faults over:
@@ -27,6 +28,7 @@
 //! with `cargo run --release -p weft-tests --bin sim -- SEED`. So nothing here may look at the wall
 //! clock, or wait for a thread without standing still.
 
+mod admin;
 mod calls;
 mod clients;
 mod drive;
@@ -39,6 +41,7 @@ pub mod linear;
 mod storage;
 mod turns;
 
+use admin::admin;
 use anyhow::{Context, Result, ensure};
 pub use clients::CALLS_PER_CLIENT;
 use clients::client;
@@ -123,10 +126,10 @@ pub fn run(seed: u64, less: &Less, dir: &Path, cut_power: CutPower) -> Result<Su
         .max_message_latency(Duration::from_millis(20))
         .tcp_capacity(4096)
         .build();
-    for (id, name) in (1..).zip(SERVERS) {
-        let config = config(id, name, dir);
+    for (clock, name) in SERVERS.into_iter().enumerate() {
+        let config = config(clock as u64 + 1, name, dir);
         weft_metadata::bootstrap(&config)?;
-        sim.host(name, move || serve(config.clone(), seed));
+        sim.host(name, move || serve(config.clone(), clock, seed));
     }
     let servers = addresses();
     let storage: Vec<_> = DAEMONS
@@ -142,9 +145,10 @@ pub fn run(seed: u64, less: &Less, dir: &Path, cut_power: CutPower) -> Result<Su
         let history = history.clone();
         sim.host(name, move || client(number, seed, calls, history.clone()));
     }
+    let of_admin = history.clone();
+    sim.host("admin", move || admin(of_admin.clone()));
     sim.client("judge", judge(seed, history.clone(), storage.clone()));
-    let folders = SERVERS.iter().map(|name| dir.join(name)).collect();
-    let mut world = World::new(storage, folders, cut_power, random);
+    let mut world = World::new(storage, dir, cut_power, seed, random);
     let mut faults = Vec::new();
     let mut trace = DefaultHasher::new();
     let driven = drive(&mut sim, &mut world, less, &history, &mut faults, &mut trace);
