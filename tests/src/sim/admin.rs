@@ -1,7 +1,7 @@
 //! What an admin has the cluster do in the middle of it.
 
 use super::calls::RETRY_INTERVAL;
-use super::history::Shared;
+use super::history::{Order, Shared};
 use super::hosts::{DAEMONS, NEW_SERVER, PORT, addresses};
 use std::time::Duration;
 use weft_control::{Group, leader_status};
@@ -14,17 +14,6 @@ use weft_proto::{Error, ErrorKind, Result};
 
 /// Between two looks for something to do.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-
-/// What is to be done.
-#[derive(Clone, Copy, Debug)]
-pub enum Order {
-    /// About the target that a daemon serves; with a weight in thousandths.
-    Target { daemon: usize, action: Action, weight: u32 },
-    /// Any other server.
-    TransferLeader,
-    /// A new server takes the place of another.
-    Replace { old: u64, new: u64 },
-}
 
 /// Does what is ordered, one after the other, each until it is noted. The lead is handed over if
 /// that can be: there may be nobody to whom.

@@ -4,8 +4,7 @@
 //! No script destroys more than the cluster promises to survive: [`SERVER_DISKS`] of the metadata
 //! group and one target in a run, and no target while another one errs.
 
-use super::admin::Order;
-use super::history::{CONTENTS, LARGE, MODES, OPEN_MODES, REGISTERS, Shared, Spotlight};
+use super::history::{CONTENTS, LARGE, MODES, OPEN_MODES, Order, REGISTERS, Shared, Spotlight};
 use super::hosts::{
     CLIENTS, CLOCKS, DAEMONS, NEW_SERVER, NEW_SERVER_ID, SERVERS, config, serve, set_clock,
 };

@@ -1,12 +1,12 @@
 //! What all clients saw.
 
-use super::admin::Order;
 use super::folders::{Table, differ};
 use super::hosts::CLIENTS;
 use super::linear::{Call, MAX_CALLS, Op};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
+use weft_proto::v1::set_target_request::Action;
 
 pub const REGISTERS: usize = 16;
 /// Registers from here on are modes of files, then contents, then those too large for the metadata.
@@ -22,6 +22,17 @@ pub const LARGE_LEN: usize = 24_000;
 const MOST_WITH_READS: usize = 64;
 const MOST_WITH_WRITES: usize = MAX_CALLS - 28;
 const MOST: usize = MAX_CALLS - 10;
+
+/// What an admin is to do.
+#[derive(Clone, Copy, Debug)]
+pub enum Order {
+    /// About the target that a daemon serves; with a weight in thousandths.
+    Target { daemon: usize, action: Action, weight: u32 },
+    /// Any other server.
+    TransferLeader,
+    /// A new server takes the place of another.
+    Replace { old: u64, new: u64 },
+}
 
 /// What all clients saw.
 #[derive(Default)]

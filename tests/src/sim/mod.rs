@@ -6,10 +6,10 @@
 //! err when they read, rot, hang, are full or away for longer than any deadline, links drop
 //! everything, hosts are cut off, clients too, and those are killed and begin anew ([`faults`]). An
 //! admin empties targets, gives them up, takes them back and weighs them, has another server lead,
-//! and one take the place of another ([`admin`]). A caller gives up in the middle of a call now and then, as a future that is dropped does. A
-//! register is an extended attribute; the mode of a file, which is known under a lease; or the
-//! content of a file that stays open, small or in segments on targets, which is buffered under a
-//! lease and synced now and then. Then, with all faults over:
+//! and one take the place of another ([`admin`]). A caller gives up in the middle of a call now and
+//! then, as a future that is dropped does. A register is an extended attribute; the mode of a file,
+//! which is known under a lease; or the content of a file that stays open, small or in segments on
+//! targets, which is buffered under a lease and synced now and then. Then, with all faults over:
 //! - every register's history is linearizable (I6), where a write to content that was not synced
 //!   before its client lost its session, or was told of a failure, may be lost, but does not come
 //!   back over what others have written; what registers are at the end is read once more, and can
