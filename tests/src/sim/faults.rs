@@ -7,6 +7,7 @@
 use super::history::{CONTENTS, LARGE, MODES, OPEN_MODES, Order, REGISTERS, Shared, Spotlight};
 use super::hosts::{
     CLIENTS, CLOCKS, DAEMONS, NEW_SERVER, NEW_SERVER_ID, SERVERS, config, serve, set_clock,
+    set_fast,
 };
 use super::storage::Host;
 use anyhow::{Context, Result};
@@ -87,6 +88,8 @@ enum Step {
     Spotlight(Option<Spotlight>),
     /// A clock is wrong by so many nanoseconds.
     SetClock(usize, i64),
+    /// Time passes faster on a server, or as elsewhere.
+    SetFast(usize, bool),
     Order(Order),
     /// A new server is started, in whose place the group is to have it.
     StartNew(usize),
@@ -476,8 +479,16 @@ impl World {
     }
 
     /// The clock of a host is stepped, and set right after a while, in which something else happens
-    /// perhaps.
+    /// perhaps; or that of a server is fast.
     fn wrong_clock(&mut self, now: Duration) -> (String, Vec<Step>) {
+        if self.random.random_bool(0.3) {
+            let server = self.random.random_range(0..SERVERS.len());
+            let (other, script) = self.draw(now);
+            let mut steps = vec![Step::SetFast(server, true), Step::Pause(PAUSE)];
+            steps.extend(script.steps);
+            steps.extend([Step::Pause(SESSION), Step::SetFast(server, false)]);
+            return (format!("time is fast on {}; {other}", self.servers[server]), steps);
+        }
         let clock = self.random.random_range(0..CLOCKS);
         let host = self.servers.into_iter().chain(CLIENTS).nth(clock).unwrap_or("?");
         let most = CLOCK_STEPS_MS[self.random.random_range(0..CLOCK_STEPS_MS.len())];
@@ -568,6 +579,7 @@ impl Script {
                 Step::Fill(daemon, full) => world.storage[daemon].fill(full),
                 Step::Order(order) => history.borrow_mut().orders.push_back(order),
                 Step::StartNew(server) => world.start_new(sim, server),
+                Step::SetFast(server, fast) => set_fast(server, fast),
                 Step::SetClock(clock, wrong_ns) => set_clock(clock, wrong_ns),
                 Step::Spotlight(spotlight) => history.borrow_mut().spotlight = spotlight,
             }
