@@ -3,7 +3,8 @@
 //!
 //! Invariants: each batch of changes carries the number of its journal record, in one atomic write,
 //! so that what survives a crash says itself from where to replay. An entry in the cache equals the
-//! one in RocksDB.
+//! one in RocksDB, but for a moment after a delete, when a lookup was under way: see
+//! [`Index::get_newest`].
 
 use super::entry::{JournalEntry, Place, take_u64};
 use super::room::Room;
@@ -277,7 +278,8 @@ impl Index {
         }
     }
 
-    /// Looks a chunk up in the database itself. May block on the disk.
+    /// Looks a chunk up in the database itself, for who must not be told of what was deleted just
+    /// now. May block on the disk.
     pub fn get_newest(&self, id: ChunkId) -> Result<Option<Arc<JournalEntry>>> {
         let _wait = self.waits.begin();
         self.read(id, &ReadOptions::default()).map_err(|e| failed(&self.path, &e))?

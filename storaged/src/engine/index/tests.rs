@@ -13,6 +13,8 @@ async fn a_chunk_that_was_just_deleted_is_stored_again() {
         let old = engine.core.newest(id).await.unwrap().unwrap();
         assert_eq!(engine.delete(vec![id]).await.unwrap(), 1);
         engine.core.index.cache.insert(id, old);
+        assert!(!engine.has(id).await.unwrap(), "who makes chunks would leave it out");
+        assert_eq!(engine.length(id).await.unwrap(), None);
         match restores {
             false => engine.put(id, data.clone(), sums.clone()).await.unwrap(),
             true => engine.restore(id, data.clone(), sums.clone()).await.unwrap(),
