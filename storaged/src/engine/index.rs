@@ -35,6 +35,8 @@ const UNREADABLE: &[u8] = b"m/unreadable";
 const SCRUB: &[u8] = b"m/scrub";
 /// Chunks that are damaged, as far as they were met.
 const DAMAGED: &[u8] = b"m/damaged";
+/// It is there if the drive could not make durable what this index was made of.
+const UNFLUSHED: &[u8] = b"m/unflushed";
 const CHUNK: u8 = b'c';
 /// The file that names the one with which the index begins.
 const CURRENT: &str = "CURRENT";
@@ -212,6 +214,18 @@ impl Index {
             UNREADABLE,
             blocks.iter().flat_map(|block| block.to_le_bytes()).collect::<Vec<_>>(),
         );
+        self.write(batch)
+    }
+
+    /// Whether this index was made of what the drive may have lost since.
+    pub fn is_unflushed(&self) -> Result<bool> {
+        Ok(self.meta(UNFLUSHED)?.is_some())
+    }
+
+    /// Has [`Self::is_unflushed`] say so; durable with the next changes that are.
+    pub fn note_unflushed(&self) -> Result<()> {
+        let mut batch = WriteBatch::default();
+        batch.put(UNFLUSHED, []);
         self.write(batch)
     }
 

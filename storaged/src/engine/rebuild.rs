@@ -157,14 +157,15 @@ impl Told {
 }
 
 /// Makes a new index in `path` from what lies on the target. `records` are those of the journal,
-/// `last` is the number of its last one; `unread` has what earlier tries could not read. Blocks for
-/// as long as it takes to read the drive.
+/// `last` is the number of its last one; `flushed`: what the drive holds is durable; `unread` has
+/// what earlier tries could not read. Blocks for as long as it takes to read the drive.
 pub(super) fn run(
     device: &dyn Device,
     superblock: &Superblock,
     path: &Path,
     name: &str,
     (records, last): (&BTreeMap<u64, Record>, u64),
+    flushed: bool,
     unread: &mut Unread,
 ) -> Result<(Index, Applied)> {
     let index = Index::create(path)?;
@@ -192,6 +193,9 @@ pub(super) fn run(
     let applied = Applied { record: last, stamp };
     unread.give_up(&scan.salvage, scan.salvage.data())?;
     index.set_unreadable(&scan.salvage.unread)?;
+    if !flushed {
+        index.note_unflushed()?;
+    }
     index.seal(superblock.uuid, applied)?;
     tracing::info!("{name}: index rebuilt: {kept} chunks of {total} headers");
     Ok((index, applied))

@@ -369,7 +369,7 @@ impl Start<'_> {
             let (device, superblock) = (self.device, self.superblock);
             let journal = (records, last);
             let (index, applied) =
-                rebuild::run(device, superblock, path, self.name, journal, unread)?;
+                rebuild::run(device, superblock, path, self.name, journal, self.flushed, unread)?;
             // What was lost, the metadata group finds out.
             return self.ready(index, applied, Vec::new());
         }
@@ -378,7 +378,8 @@ impl Start<'_> {
         self.ready(index, Applied::default(), Vec::new())
     }
 
-    /// Brings an index up to date. Errors: `Corrupt`, it is damaged and counts as lost.
+    /// Brings an index up to date. Errors: `Corrupt`, it is damaged and counts as lost, as does one
+    /// that was made of what the drive may not have kept.
     fn take_up(
         &self,
         index: Index,
@@ -386,6 +387,10 @@ impl Start<'_> {
         records: &BTreeMap<u64, Record>,
         unread: &mut Unread,
     ) -> Result<Ready> {
+        if self.flushed && index.is_unflushed()? {
+            let what = "the index was made while the drive could not make durable what it held";
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
         let (applied, dropped) = self.replay(&index, applied, records, unread)?;
         self.ready(index, applied, dropped)
     }

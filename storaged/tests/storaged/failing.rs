@@ -347,6 +347,18 @@ fn what_a_start_finds_is_flushed_before_it_is_relied_on() {
             assert!(engine.length(id(0, LEFT.start, 0)).await.unwrap().is_some());
         });
         drop(engine);
+        // The power took it.
+        let (last, after) = (id(0, LEFT.end - 1, 0), index.with_extension("after"));
+        copy_index(&index, &after).unwrap();
+        let is = |b: &[u8]| b.starts_with(b"WEFTCHK\n") && b[24..41] == last.to_bytes();
+        let header = image.chunks(4096).position(is).expect("it is there");
+        let mut cut = image.clone();
+        cut[(header + 1) * 4096..][..4096].fill(0);
+        let engine = start(Drive::new(cut, 1, None).0, &superblock, &after).unwrap();
+        for (chunk, there) in [(last, false), (id(0, LEFT.start, 0), true)] {
+            assert_eq!(runtime().block_on(engine.has(chunk)).unwrap(), there, "{chunk}");
+        }
+        drop(engine);
         let (drive, _) = Drive::new(image.clone(), 1, None);
         assert!(has_all(&start(drive, &superblock, &index).unwrap()));
     }
