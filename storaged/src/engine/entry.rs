@@ -91,12 +91,18 @@ impl Place {
         let blocks: u64 = place.extents.iter().map(|e| u64::from(e.blocks)).sum();
         let fits = blocks == place.header_blocks() + length / BLOCK
             && u64::from(place.extents[0].blocks) >= place.header_blocks();
-        fits.then_some(place)
+        (fits && place.is_apart()).then_some(place)
     }
 
     /// Blocks that the header takes; all in the first extent.
     pub fn header_blocks(&self) -> u64 {
         header_blocks(self.length)
+    }
+
+    /// Whether no two extents share a block.
+    fn is_apart(&self) -> bool {
+        let mut before = self.extents.iter().enumerate().map(|(n, e)| (e, &self.extents[..n]));
+        before.all(|(e, before)| before.iter().all(|b| b.end() <= e.block || e.end() <= b.block))
     }
 
     /// Whether the extents lie in `[first, end)` blocks.
@@ -218,6 +224,21 @@ mod tests {
             4, 3, 2, 1,  0xd0, 0xc0, 0xb0, 0xa0,
         ]);
         assert_eq!(JournalEntry::decode(&bytes), Some(entry));
+    }
+
+    /// An index that is made anew of such a header would be taken for a damaged one, each time.
+    #[test]
+    fn a_chunk_does_not_lie_over_itself() {
+        let decoded = |extents: &[(u64, u32)]| {
+            let extents = extents.iter().map(|&(block, blocks)| Extent { block, blocks }).collect();
+            let (place, mut bytes) = (Place { stamp: 1, length: 9 * BLOCK, extents }, Vec::new());
+            place.encode(&mut bytes);
+            Place::decode(&mut &bytes[..]).is_some()
+        };
+        assert!(decoded(&[(20, 4), (24, 4), (18, 2)]), "they touch");
+        assert!(!decoded(&[(20, 4), (23, 4), (18, 2)]));
+        assert!(!decoded(&[(20, 4), (30, 2), (17, 4)]));
+        assert!(!decoded(&[(20, 5), (20, 5)]));
     }
 
     proptest! {

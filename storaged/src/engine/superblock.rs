@@ -8,6 +8,7 @@
 use super::BLOCK;
 use super::device::Device;
 use super::entry::{take, take_u64};
+use super::journal::MAX_RECORD;
 use super::key::KeyCheck;
 use std::io;
 use weft_net::AlignedBuf;
@@ -167,7 +168,8 @@ impl Superblock {
         let blocks = it.size / BLOCK;
         let sound = it.size.is_multiple_of(BLOCK)
             && it.journal_block >= 1
-            && (2..=1 << 20).contains(&it.journal_blocks)
+            // One that does not hold the longest record would be waited for without end.
+            && (MAX_RECORD as u64 / BLOCK..=1 << 20).contains(&it.journal_blocks)
             && it.journal_block.checked_add(it.journal_blocks).is_some_and(|e| e <= it.data_block)
             && it.data_block < it.data_end
             && it.data_end < blocks;

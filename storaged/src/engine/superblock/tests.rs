@@ -55,6 +55,16 @@ fn that_it_is_encrypted_makes_it_another_format() {
     assert!(Superblock::decode(&other).unwrap_err().contains("does not know"));
 }
 
+/// Else the first commit that is as long would wait for room in it for ever.
+#[test]
+fn a_journal_holds_the_longest_record() {
+    let of = |journal_blocks| Superblock { journal_blocks, ..sample() };
+    let longest = MAX_RECORD as u64 / BLOCK;
+    assert_eq!(Superblock::decode(of(longest).encode().as_ref()), Ok(of(longest)));
+    let refused = Superblock::decode(of(longest - 1).encode().as_ref()).unwrap_err();
+    assert!(refused.contains("contradict"), "{refused}");
+}
+
 proptest! {
     #[test]
     fn torn_and_garbage_copies_are_refused(
