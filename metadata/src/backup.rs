@@ -2,9 +2,11 @@
 //! belongs to it. Made by the leader for an admin, kept anywhere, and the beginning of a new group
 //! when the old one is lost ([`crate::restore`]).
 //!
-//! Invariants: a backup holds everything that was acknowledged before it was asked for; it is used
-//! only if each file has the length and the CRC of its manifest; what comes from outside names
-//! plain files only.
+//! Invariants: a backup holds everything that was acknowledged before it was asked for; it is made,
+//! and used, only if each file has the length and the CRC of its manifest, and all that is in them
+//! reads (`whole`); what comes from outside names plain files only.
+
+mod whole;
 
 use crate::folder::SNAPSHOTS;
 use crate::node::Node;
@@ -129,22 +131,9 @@ impl Manifest {
         let bad = |e| Error::new(ErrorKind::Corrupt, format!("{MANIFEST}: cluster: {e}"));
         self.cluster.parse().map_err(bad)
     }
-
-    /// Looks whether the files in a folder are those of the manifest. Error: `Corrupt` with the
-    /// name of the first that is not.
-    pub fn verify(&self, dir: &Path) -> Result<()> {
-        for part in &self.files {
-            let found = snapshot::measure(&dir.join(&part.name))?;
-            if found != (part.len, part.crc32) {
-                let what = format!("{} of the backup in {} is damaged", part.name, dir.display());
-                return Err(Error::new(ErrorKind::Corrupt, what));
-            }
-        }
-        Ok(())
-    }
 }
 
-/// Copies the files of a backup into a folder, durably, and looks at what was copied. Nobody else
+/// Copies the files of a backup into a folder, durably, and reads all that was copied. Nobody else
 /// may read them: they have all names.
 pub(crate) fn copy_files(manifest: &Manifest, from: &Path, to: &Path) -> Result<()> {
     for part in &manifest.files {
@@ -157,7 +146,7 @@ pub(crate) fn copy_files(manifest: &Manifest, from: &Path, to: &Path) -> Result<
         });
         copied.map_err(|e| io("copy to", &target, &e))?;
     }
-    // Read anew: what was looked at before may have changed.
+    // Anew: what was looked at before may have changed.
     manifest.verify(to)?;
     File::open(to).and_then(|d| d.sync_all()).map_err(|e| io("sync", to, &e))
 }
@@ -170,18 +159,25 @@ impl Part {
 }
 
 /// A backup that is being told; its files go with it.
-struct Copy {
+pub(crate) struct Copy {
     dir: PathBuf,
     manifest: Manifest,
 }
 
 impl Copy {
-    fn make(node: &Node) -> Result<Self> {
+    /// Makes one of what a leader has, if all of that reads.
+    pub(crate) fn make(node: &Node) -> Result<Self> {
         let dir = node.config.data_dir.join(SNAPSHOTS).join("backup");
         snapshot::remove(&dir)?;
         // Removed also when this fails.
         let mut copy = Self { dir, manifest: Manifest::empty() };
-        let (index, _) = node.state.checkpoint(&copy.dir)?;
+        let (index, _) = snapshot::copy_whole(&node.state, &copy.dir).map_err(|e| {
+            if e.is_damage {
+                node.damage.note_copy(&e.error);
+            }
+            e.error
+        })?;
+        node.damage.is_copied();
         let cluster = node.cluster().unwrap_or(Uuid::NIL);
         let (at, taken) = ((index, node.view().term), node.env.clock.now_ns() / 1_000_000_000);
         copy.manifest = Manifest::of(&copy.dir, cluster, at, taken, node.state.numbers()?)?;
@@ -256,42 +252,4 @@ pub(crate) fn tell(node: Arc<Node>, turns: &Arc<Semaphore>) -> Result<Pieces> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_manifest_says_what_belongs_to_a_backup() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("a.sst"), b"content").unwrap();
-        let part =
-            |f: v1::snapshot_manifest::File| Part { name: f.name, len: f.len, crc32: f.crc32 };
-        let files = measure_all(dir.path()).unwrap().into_iter().map(part).collect();
-        let cluster = Uuid([7; 16]).to_string();
-        let manifest = Manifest { cluster, index: 9, term: 2, files, ..Manifest::empty() };
-        assert_eq!(Manifest::load(dir.path()).unwrap_err().kind, ErrorKind::NotFound);
-        std::fs::write(dir.path().join(MANIFEST), manifest.to_text().unwrap()).unwrap();
-        assert_eq!(Manifest::load(dir.path()).unwrap(), manifest);
-        manifest.verify(dir.path()).unwrap();
-        std::fs::write(dir.path().join("a.sst"), b"Content").unwrap();
-        let e = manifest.verify(dir.path()).unwrap_err();
-        assert!(e.kind == ErrorKind::Corrupt && e.message.contains("a.sst"), "{e}");
-    }
-
-    #[test]
-    fn a_manifest_that_makes_no_sense_is_refused() {
-        let cluster = Uuid([7; 16]).to_string();
-        let good = Manifest { cluster, ..Manifest::empty() };
-        Manifest::parse(&good.to_text().unwrap()).unwrap();
-        let file = |name: &str, len| Part { name: name.into(), len, crc32: 0 };
-        for bad in [
-            Manifest { files: vec![file("../x", 1)], ..good.clone() },
-            Manifest { files: vec![file("x", u64::MAX / 2)], ..good.clone() },
-            Manifest { cluster: "7".into(), ..good.clone() },
-            Manifest { format: 2, ..good.clone() },
-        ] {
-            // A number that TOML has no room for is not written.
-            assert!(bad.to_text().and_then(|text| Manifest::parse(&text)).is_err(), "{bad:?}");
-        }
-        assert!(Manifest::parse("garbage").is_err());
-    }
-}
+pub(crate) mod tests;

@@ -38,7 +38,8 @@ pub struct Restored {
 /// Makes the data folder of the configured server that of a new group, from the backup in a folder.
 /// For `hold` from `now_ns` on nothing is deleted from targets. `bits` are random. Errors: `Exists`
 /// if the folder is not empty, or the number is one that the old group has had; `Invalid` if the
-/// backup is of the future; `Corrupt`; `NotSupported`; `Io`.
+/// backup is of the future; `Corrupt` if it is not whole, and then nothing was touched;
+/// `NotSupported`; `Io`.
 pub fn restore(
     config: &Config,
     from: &Path,
@@ -96,4 +97,25 @@ pub fn restore(
     identity.set_cluster(cluster)?;
     identity.stand(Standing::Member, Position::default())?;
     Ok(Restored { cluster, taken: manifest.taken, sessions })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backup;
+    use crate::config::Member;
+    use weft_proto::NodeId;
+
+    #[test]
+    fn what_does_not_read_is_refused_before_anything_is_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, data) = (dir.path().join("backup"), dir.path().join("data"));
+        backup::tests::make(&from, true);
+        let me = Member { id: NodeId(2), address: "127.0.0.1:7100".into() };
+        let config = Config::new(me.id, me.address.clone(), vec![me], data.clone());
+        let restored = restore(&config, &from, Duration::ZERO, 1_000_000_000, 7);
+        let error = restored.unwrap_err();
+        assert!(error.kind == ErrorKind::Corrupt && error.message.contains("read"), "{error}");
+        assert!(!data.exists());
+    }
 }

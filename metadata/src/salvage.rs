@@ -152,7 +152,7 @@ mod tests {
         fs::remove_dir(&scratch).unwrap();
         drop(Scratch::make(scratch.clone()).unwrap());
         name_in(&to, &manifest, &copied).unwrap();
-        manifest.verify(&to).unwrap();
+        manifest.verify_files(&to).unwrap();
         assert!(!scratch.exists());
     }
 }

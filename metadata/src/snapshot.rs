@@ -108,14 +108,7 @@ impl Snapshots {
 
     fn make_in(&self, dir: &Path) -> Result<NewSnapshot> {
         remove(dir)?;
-        let copied = self.state.copy(dir);
-        // In any case: what is damaged may be what says of when the copy is.
-        let verified = self.state.verify_copy(dir);
-        if let Ok(Some(error)) = verified {
-            return Err(self.note(Unreadable { error, is_damage: true }));
-        }
-        let (index, members) = copied.map_err(|e| self.note(e))?;
-        verified?;
+        let (index, members) = copy_whole(&self.state, dir).map_err(|e| self.note(e))?;
         // Also of what nobody has read yet: filters, say.
         let files = measure_all(dir).map_err(|e| self.note(e))?;
         let snapshot = format!("snapshot-{index}");
@@ -285,6 +278,21 @@ impl Snapshots {
             ));
         }
         self.env.blocking(move || to.sync_all().map_err(|e| io("sync", &path, &e))).await
+    }
+}
+
+/// Copies the state as it is to a folder, and reads all of the copy. Answers as of which entry it
+/// is, and the group as of then, if it is recorded.
+pub(crate) fn copy_whole(
+    state: &StateMachine,
+    dir: &Path,
+) -> Result<(u64, Option<Membership>), Unreadable> {
+    let copied = state.copy(dir);
+    // In any case: what is damaged may be what says of when the copy is.
+    match state.verify_copy(dir) {
+        Ok(Some(error)) => Err(Unreadable { error, is_damage: true }),
+        Ok(None) => copied,
+        Err(error) => copied.and(Err(Unreadable { error, is_damage: false })),
     }
 }
 

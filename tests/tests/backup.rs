@@ -38,6 +38,7 @@ fn a_group_that_was_lost_begins_anew_from_a_backup() -> Result<()> {
     weft_ok(&["sync", path(mnt)])?;
     let backup = cluster.scratch("backups")?.join("first");
     weft_ok(&["metadata", "backup", path(&backup), "--cluster", &old])?;
+    weft_ok(&["metadata", "verify", path(&backup)])?;
     // It has all names.
     let mode = |path: &Path| -> Result<u32> { Ok(fs::metadata(path)?.mode() & 0o777) };
     ensure!(mode(&backup)? == 0o700);
@@ -131,6 +132,8 @@ fn what_a_backup_does_not_know_is_deleted_in_the_end() -> Result<()> {
     fs::write(backup.join("backup.toml"), manifest.replacen("crc32 = ", "crc32 = 1", 1))?;
     let out = weft(&all(&["metadata", "restore", path(&backup)], &place))?;
     ensure!(!out.status.success(), "a damaged backup was taken");
+    let out = weft(&["metadata", "verify", path(&backup)])?;
+    ensure!(!out.status.success(), "a damaged backup passes for a whole one");
     fs::write(backup.join("backup.toml"), &manifest)?;
     weft_ok(&all(&["metadata", "restore", path(&backup), "--hold", "0"], &place))?;
     let _server = Server::start_at(&cluster, 4, &address, None)?;

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use weft_metadata::Manifest;
 
-/// The leader copies its state before the first piece, and reads it anew for its checksums.
+/// The leader copies its state before the first piece, and reads all of it anew.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Longest wait for another piece.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -52,7 +52,11 @@ async fn make(mut folder: Folder, cluster: &ClusterArgs) -> Result<()> {
         file.sync_all().with_context(|| format!("sync {}", part.name))?;
     }
     let dir = folder.path().to_owned();
-    manifest.verify(&dir).context("the backup arrived damaged: make it again")?;
+    progress.set("reading it through");
+    manifest.verify(&dir).context(
+        "the backup is not whole, and nothing is left of it: make it again, and elsewhere if it \
+         fails once more",
+    )?;
     folder.finish(&text)?;
     drop(progress);
     say(&format!(

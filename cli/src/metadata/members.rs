@@ -1,6 +1,6 @@
 //! Changes of the group of metadata servers, while they serve.
 
-use super::{backup, list, restore, salvage};
+use super::{backup, list, restore, salvage, verify};
 use crate::control::{ClusterArgs, leader_status};
 use crate::network::transport;
 use crate::output::say;
@@ -40,8 +40,12 @@ pub enum Command {
     /// Copy all that the metadata servers have into a folder, while they serve
     ///
     /// Everything that was acknowledged before is in it: names, attributes, and where the data
-    /// lies. The data itself is on the targets, and not in it.
+    /// lies. The data itself is on the targets, and not in it. All of it is read before it counts.
     Backup(backup::Args),
+    /// Look whether a backup is whole: read all of it, as a restore would
+    ///
+    /// It asks no server, and changes nothing.
+    Verify(verify::Args),
     /// Make the data folder of a server that begins the group anew, from a backup
     ///
     /// When the old group is lost: more than half of its servers, with their disks. None of them
@@ -134,6 +138,7 @@ pub async fn run(command: Command) -> Result<()> {
         Command::TransferLeader(args) => transfer(args).await,
         Command::Backup(args) => backup::run(args).await,
         // It asks nobody.
+        Command::Verify(args) => verify::run(args),
         Command::Restore(args) => restore::run(args),
         Command::Salvage(args) => salvage::run(args),
     }

@@ -7,6 +7,7 @@ mod members;
 mod restore;
 mod salvage;
 mod serve;
+mod verify;
 
 use crate::daemon;
 use anyhow::Result;
@@ -29,6 +30,7 @@ A server takes the place of another, which may be dead:
 
 A backup, and a new group from it when the old one is lost:
   weft metadata backup /backup/weft/2026-01-31
+  weft metadata verify /backup/weft/2026-01-31
   weft metadata restore /backup/weft/2026-01-31 --config /etc/weft/metadata-4.toml
 
 Without one, from what a server still has:

@@ -117,7 +117,7 @@ pub struct Node {
     /// Whether this server cannot fetch the state that it needs.
     pub behind: Behind,
     /// What it could not read or copy of what it has, to give it to others.
-    damage: Damage,
+    pub damage: Damage,
     pub compaction: Compaction,
     pub sharing: Sharing,
     /// Which directories clients ask for most.

@@ -110,12 +110,13 @@ impl Damage {
         }
     }
 
-    pub(super) fn note_copy(&self, why: &Error) {
+    /// The state does not read as a whole.
+    pub fn note_copy(&self, why: &Error) {
         *self.copy.lock() = Some(why.message.clone());
     }
 
     /// The state was copied, as a whole.
-    pub(super) fn is_copied(&self) {
+    pub fn is_copied(&self) {
         *self.copy.lock() = None;
     }
 

@@ -17,6 +17,7 @@ pub(crate) use memory::Memory;
 #[cfg(test)]
 pub(crate) use read::Visit;
 pub(crate) use read::{Changes, Read, StoreError, StoreResult, Unreadable, after};
+pub(crate) use rocks::verify;
 pub(crate) use txn::Txn;
 
 use bytes::Bytes;
@@ -87,7 +88,7 @@ impl Store {
     /// what is damaged. Error: it cannot be read now.
     pub(crate) fn verify_copy(&self, dir: &Path) -> StoreResult<Option<StoreError>> {
         match self {
-            Self::Rocks(_) => rocks::verify(dir),
+            Self::Rocks(_) => Ok(verify(dir)?.map(StoreError::damaged)),
             Self::Memory(_) => Ok(None),
         }
     }

@@ -155,10 +155,11 @@ const SMALL_CACHE: usize = 1 << 20;
 /// Bytes read ahead then.
 const READ_AHEAD: usize = 1 << 20;
 
-/// Reads all of a database. Answers what is damaged. Error: it cannot be read now.
-pub(super) fn verify(dir: &Path) -> StoreResult<Option<StoreError>> {
+/// Reads all of a database, and writes nothing. Answers what is damaged. Error: it cannot be read
+/// now.
+pub(crate) fn verify(dir: &Path) -> StoreResult<Option<String>> {
     match read_all(dir) {
-        Err(e) if is_damage(&e) => Ok(Some(StoreError::damaged(e))),
+        Err(e) if is_damage(&e) => Ok(Some(e.to_string())),
         read => Ok(read.map(|()| None)?),
     }
 }

@@ -1,0 +1,28 @@
+//! `weft metadata verify`: whether a backup could be restored.
+
+use crate::output::say;
+use crate::size::Size;
+use anyhow::{Context, Result};
+use std::path::PathBuf;
+use weft_metadata::Manifest;
+
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Folder of the backup
+    #[arg(value_name = "DIR")]
+    backup: PathBuf,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let dir = args.backup;
+    let manifest = Manifest::load(&dir)?;
+    manifest.verify(&dir).context("do not count on this backup: make another")?;
+    say(&format!(
+        "{} has a whole backup of cluster {} as of entry {} of its log: {} files, {}",
+        dir.display(),
+        manifest.cluster,
+        manifest.index,
+        manifest.files.len(),
+        Size(manifest.files.iter().map(|part| part.len).sum())
+    ))
+}

@@ -1,0 +1,47 @@
+//! Whether a backup is whole: each file is as its manifest says, and all that is in them reads.
+
+use super::Manifest;
+use crate::snapshot;
+use crate::store;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use std::fs::File;
+use std::path::Path;
+use weft_proto::{Error, ErrorKind, Result};
+
+impl Manifest {
+    /// Reads all of the backup in a folder, as it lies on the drive, and writes nothing. What was
+    /// damaged before its checksums were taken is found, too. Errors: `Corrupt`; `Io` if it cannot
+    /// be read.
+    pub fn verify(&self, dir: &Path) -> Result<()> {
+        self.verify_files(dir)?;
+        let (kind, what) = match store::verify(dir).map_err(Error::from) {
+            Ok(None) => return Ok(()),
+            Ok(Some(what)) => (ErrorKind::Corrupt, what),
+            Err(error) => (error.kind, error.message),
+        };
+        let what = format!("what is in the backup in {} does not read: {what}", dir.display());
+        Err(Error::new(kind, what))
+    }
+
+    /// Looks whether the files in a folder are those of the manifest. Error: `Corrupt` with the
+    /// name of the first that is not.
+    pub(crate) fn verify_files(&self, dir: &Path) -> Result<()> {
+        for part in &self.files {
+            let path = dir.join(&part.name);
+            forget_cached(&path);
+            if snapshot::measure(&path)? != (part.len, part.crc32) {
+                let what = format!("{} of the backup in {} is damaged", part.name, dir.display());
+                return Err(Error::new(ErrorKind::Corrupt, what));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What was just written is read from the drive, and not from the memory of the kernel, which has
+/// it still. Not every filesystem can: then it is read from there.
+fn forget_cached(path: &Path) {
+    if let Ok(file) = File::open(path) {
+        let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+    }
+}
