@@ -90,6 +90,7 @@ pub struct Config {
     #[serde(default = "default_cache_bytes")]
     pub cache_bytes: u64,
     /// Most connections at once, of clients (a mount has up to four), daemons and other servers.
+    /// One owner may have twice as many sessions.
     #[serde(default = "default_max_connections")]
     pub max_connections: u64,
     /// Certificates of this daemon; without, those that its command line or its environment names.

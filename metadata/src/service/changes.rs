@@ -2,7 +2,7 @@
 //! proposed.
 
 use super::context::{self, RequestContext, without};
-use super::{accesses, locks, quotas};
+use super::{accesses, locks, open_session, quotas};
 use crate::conflicts::{self, Claim};
 use crate::node::{Effect, Known, Node};
 use crate::ops::MAX_STEPS;
@@ -38,6 +38,9 @@ pub(super) async fn change(mut cx: RequestContext<'_>) -> Result<v1::MetaReply> 
         _ => None,
     };
     let term = cx.lead().await?;
+    if let Op::OpenSession(op) = op {
+        open_session::may_open(node, op)?;
+    }
     let mut footprint = op.footprint();
     let made = made_unasked(node, op, &mut footprint)?;
     if footprint.grows {

@@ -10,6 +10,7 @@ mod leases;
 mod locks;
 mod long_reads;
 mod mend;
+mod open_session;
 mod opens;
 mod quotas;
 mod reads;

@@ -10,14 +10,17 @@
 //! does not declare holds up the others for a bounded time.
 
 mod kept;
+mod owners;
 mod seen;
 
+pub use owners::Client;
 pub use seen::Sight;
 
 use crate::soft::leases::Leases;
 use crate::soft::lock_counts::LockCounts;
 use crate::soft::lock_waits::{Turn, Waits};
 use kept::Kept;
+use owners::Owners;
 use seen::Seen;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -42,6 +45,7 @@ pub struct Sessions {
     /// When that began.
     began: Option<Instant>,
     sessions: BTreeMap<SessionId, Session>,
+    owners: Owners,
     /// How many sessions have an inode open.
     open: HashMap<InodeId, usize>,
     /// Inodes whose removal is in the log.
@@ -64,15 +68,6 @@ pub struct Declaration {
     pub more: bool,
     pub maps: Vec<InodeId>,
     pub ranges: Vec<(InodeId, Range<u64>)>,
-}
-
-/// Whose a session is.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Client {
-    /// In its own words, for people.
-    pub name: String,
-    /// Who was proved to have opened it; empty: nobody had to.
-    pub owner: String,
 }
 
 struct Session {
@@ -152,6 +147,7 @@ impl Sessions {
         if self.sessions.contains_key(&id) {
             return;
         }
+        self.owners.joined(&client);
         let session = Session {
             client,
             renewed,
@@ -195,6 +191,7 @@ impl Sessions {
     /// A session is no more.
     pub fn ended(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.remove(&id) {
+            self.owners.left(&session.client);
             self.undeclared -= usize::from(!session.declared);
             self.leases.ended(id);
             self.locks.ended(id);
@@ -439,6 +436,11 @@ impl Sessions {
     /// How many sessions there are.
     pub fn count(&self) -> usize {
         self.sessions.len()
+    }
+
+    /// How many sessions there are of the owner of one like this.
+    pub fn count_of(&self, client: &Client) -> usize {
+        self.owners.count(client)
     }
 
     /// Whose session it is, in its own words.

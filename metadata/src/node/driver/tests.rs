@@ -6,6 +6,7 @@ mod control;
 mod known;
 mod members;
 mod service;
+mod sessions;
 mod snapshots;
 mod succession;
 
