@@ -1,4 +1,12 @@
 //! Removes inodes without names.
+//!
+//! An entry removes 256 of them, or 2048 of their extents and attributes, whichever comes first,
+//! and one is under way at a time. Before it whoever holds leases on them, mostly the mount that
+//! took the names away, is asked for all of these at once. So a batch costs a round trip to that
+//! mount and a commit: where that is 5 ms in all, 51,200 files or 409,600 extents a second. A
+//! holder that does not answer costs half a second a batch, 512 files a second, until its session
+//! is over: a time to live after it fell silent, or four if it only does not answer. Looks are a
+//! fifth of a second apart, and each goes on to the end of the list, so that this bounds nothing.
 
 use super::by_halves;
 use super::propose::{LOOK_INTERVAL, propose};
