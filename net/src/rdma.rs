@@ -11,7 +11,8 @@
 //!   they are there; nothing links to them.
 //!
 //! Invariants: memory that the other side may write to is given back when its answer has come or
-//! its queue pair was destroyed, never before; a server lets nobody into its memory (over iWARP
+//! its queue pair was destroyed, never before, unless nothing of the request has left, nor will; a
+//! request leaves whole or not at all; a server lets nobody into its memory (over iWARP
 //! only those it reads from, whose answers to reads are writes).
 
 mod arrive;
@@ -34,6 +35,9 @@ pub(crate) mod wire;
 
 pub use options::RdmaOptions;
 pub use transport::{rdma, rdma_if_there};
+
+#[cfg(test)]
+mod script;
 
 #[cfg(feature = "sim")]
 pub(crate) use in_memory::*;

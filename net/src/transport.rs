@@ -125,16 +125,19 @@ pub trait Sender: Send + Sync + 'static {
     /// # Safety
     ///
     /// This memory stays where it is, and nobody looks at it or writes to it, until the answer to
-    /// this request was received or [`Self::sever`] has returned.
+    /// this request was received, [`Self::give_up`] has answered that nobody writes there, or
+    /// [`Self::sever`] has returned.
     unsafe fn ask(&self, frame: Frame<'_>, into: &[Buffer]) -> bool;
 
     /// Queues an answer, or a request that none is wanted for. With a `cost`, [`User::left`] is
     /// told of it when the frame and its payload have left. False: the connection is over.
     fn send(&self, frame: Frame<'_>, cost: Option<usize>) -> bool;
 
-    /// Whether the other side may write by itself into memory that was given to [`Self::ask`].
-    /// If not, a call that is dropped takes its memory along, answered or not.
-    fn writes_late(&self) -> bool;
+    /// Nobody waits for the answer to this request any more. Answers whether the other side may
+    /// still write by itself into the memory that was given to [`Self::ask`] with it, until its
+    /// answer has come. If not, nobody writes there any more: either nobody ever does, or the
+    /// request had not begun to leave, and does not now.
+    fn give_up(&self, id: u64) -> bool;
 
     /// Nothing waits to be sent or is being sent.
     fn is_idle(&self) -> bool;

@@ -1,7 +1,7 @@
 //! One connection and its calls in flight.
 //!
-//! Invariant: the memory of its calls is freed only when their answers came, or the connection was
-//! severed.
+//! Invariant: the memory of its calls is freed only when their answers came, nobody ever writes to
+//! it, or the connection was severed.
 
 use super::Body;
 use super::calls::{Call, Calls, Raw};
@@ -222,8 +222,9 @@ impl Connection {
             let head = placed.as_ref().map_or(Head::Message(head), |head| Head::Message(head));
             let frame = Frame::asked(header, head, body.send, (now, deadline));
             shared.calls.begin(id, body.into, sent, |into| {
-                // SAFETY: the call keeps its memory, untouched, until its answer came or `fail` has
-                // severed the connection. If it is over already, `fail` ends the call.
+                // SAFETY: the call keeps its memory, untouched, until its answer came, `InFlight`
+                // heard that nobody writes there, or `fail` has severed the connection. If it is
+                // over already, `fail` ends the call.
                 unsafe { shared.sender.ask(frame, into) };
             })?
         };
@@ -268,8 +269,11 @@ impl<'a> InFlight<'a> {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.shared.active.fetch_sub(1, Ordering::Relaxed);
-        let keeps = self.shared.sender.writes_late();
-        if !self.ended && !self.shared.calls.leave(self.id, keeps) {
+        if self.ended {
+            return;
+        }
+        let keeps = self.shared.sender.give_up(self.id);
+        if !self.shared.calls.leave(self.id, keeps) {
             self.shared.fail("it does not answer calls that were dropped");
         }
     }

@@ -40,7 +40,8 @@ impl Nic for Memory {
     }
 
     fn deregister(&self, keys: Keys) {
-        self.0.lock().runs.remove(&keys.local);
+        let known = self.0.lock().runs.remove(&keys.local);
+        assert!(known.is_some(), "memory that was forgotten before");
     }
 }
 

@@ -12,6 +12,10 @@ use std::sync::Arc;
 use std::task::Waker;
 use tokio::sync::oneshot;
 
+/// Pieces of memory that the requests of one connection may name for their answers, all together:
+/// what they take here is in nobody's budget.
+pub(super) const MAX_LANDINGS: usize = 16 << 10;
+
 impl Connection {
     /// Fetches the payload of a request, from where its caller says that it is.
     pub fn fetch(
@@ -88,7 +92,9 @@ impl Connection {
                 }
             };
             state.drained = true;
-            wake(state.wakers());
+            let wakers = state.wakers();
+            drop(state);
+            wake(wakers);
             return Err(broken);
         };
         let (memory, _) = state.received.as_ref().ok_or(Broken::Closed)?;
@@ -106,16 +112,29 @@ impl Connection {
     }
 
     /// The other side has answered a request: it uses nothing of it any more. Answers how long the
-    /// payload is that it was to write.
-    pub fn answered(&self, id: u64) -> Option<usize> {
+    /// payload is that it was to write. Error: `Garbage`, it cannot know this request yet, of which
+    /// it would be told with memory that is somebody else's by then.
+    pub fn answered(&self, id: u64) -> Result<Option<usize>, Broken> {
         let exposed = self.state.lock().exposed.remove(&id);
-        exposed.and_then(|exposed| exposed.landing)
+        match exposed {
+            Some(exposed) if !exposed.asked => {
+                Err(Broken::Garbage("an answer to a request that has not left".into()))
+            }
+            exposed => Ok(exposed.and_then(|exposed| exposed.landing)),
+        }
     }
 
-    /// A request has come: the payload of its answer goes there.
+    /// A request has come: the payload of its answer goes there. One that asks for too many pieces
+    /// gets it after the head.
     pub fn land_at(&self, id: u64, landings: Vec<Piece>) {
-        if id != 0 && !landings.is_empty() {
-            self.state.lock().landings.insert(id, landings);
+        if id == 0 || landings.is_empty() {
+            return;
+        }
+        let mut state = self.state.lock();
+        drop(state.landings_of(id));
+        if state.landing_pieces + landings.len() <= MAX_LANDINGS {
+            state.landing_pieces += landings.len();
+            state.landings.insert(id, landings);
         }
     }
 }

@@ -61,9 +61,9 @@ impl Connection {
     pub fn new(qp: Box<dyn QueuePair>, domain: Arc<Domain>, side: Side) -> io::Result<Arc<Self>> {
         let mut memory = AlignedBuf::take(RECEIVES * FRAGMENT);
         let (local, registered) = domain.local(memory.as_mut_ptr(), memory.as_ref().len())?;
-        for slot in 0..RECEIVES {
-            qp.receive(slot as u64, part(local, slot))?;
-        }
+        let posted = (0..RECEIVES).try_for_each(|at| qp.receive(at as u64, part(local, at)));
+        // Before the memory of those that it has taken is given back.
+        posted.inspect_err(|_| qp.destroy())?;
         let state = State {
             credits: WINDOW,
             received: Some((memory, local)),
@@ -176,7 +176,9 @@ impl Connection {
     pub fn drain(&self) {
         let mut state = self.state.lock();
         state.drained = true;
-        wake(state.wakers());
+        let wakers = state.wakers();
+        drop(state);
+        wake(wakers);
     }
 
     /// The other side has said that nothing more comes.
@@ -230,6 +232,7 @@ impl Connection {
         // Answers that came are still to be taken: how long they are is kept.
         state.exposed.values_mut().for_each(Exposed::hide);
         state.landings.clear();
+        state.landing_pieces = 0;
     }
 }
 

@@ -44,6 +44,25 @@ impl Connection {
         true
     }
 
+    /// Nobody waits for the answer to a request any more. Answers whether the other side may still
+    /// write to its memory: it has begun to leave, and was not answered. If not, nothing of it
+    /// leaves.
+    pub fn give_up(&self, id: u64) -> bool {
+        let mut state = self.state.lock();
+        let Some(exposed) = state.exposed.get(&id) else { return false };
+        if exposed.asked {
+            return true;
+        }
+        let waits = |frame: &Outgoing| frame.header.id == id && frame.at == 0;
+        let Some(at) = state.frames.iter().position(waits) else { return true };
+        let taken_back = (state.frames.remove(at), state.exposed.remove(&id));
+        // It may have been what the last message waited for.
+        self.posted(state);
+        // Freed while others push.
+        drop(taken_back);
+        false
+    }
+
     /// The server reads the payload of a request from where it lies.
     fn request(
         &self,
@@ -51,7 +70,7 @@ impl Connection {
         into: &[Buffer],
         cost: Option<usize>,
     ) -> io::Result<(Outgoing, Option<Exposed>)> {
-        let Frame { header, head, payload, .. } = frame;
+        let Frame { header, head, payload, until } = frame;
         // Without an answer nobody would know when it was read.
         let to_be_read = if header.id == 0 { 0 } else { header.payload_len as usize };
         let (exposed, sources, landings) = self.expose(&payload, to_be_read, into)?;
@@ -63,7 +82,7 @@ impl Connection {
         if place == Payload::Follows {
             append(&mut bytes, &payload);
         }
-        Ok((Outgoing { bytes, at: 0, writes: VecDeque::new(), cost }, Some(exposed)))
+        Ok((Outgoing { header, bytes, at: 0, until, writes: VecDeque::new(), cost }, Some(exposed)))
     }
 
     /// The payload of an answer is written to where the request wants it, if it has that length.
@@ -76,7 +95,7 @@ impl Connection {
         let len = header.payload_len as usize;
         let landings = match header.id {
             0 => None,
-            id => self.state.lock().landings.remove(&id),
+            id => self.state.lock().landings_of(id),
         };
         let fits = |to: &Vec<Piece>| to.iter().map(|p| p.len as usize).sum::<usize>() == len;
         let mut places = Places { payload: Payload::Follows, sources: 0, landings: 0 };
@@ -92,7 +111,7 @@ impl Connection {
                 (bytes, VecDeque::new())
             }
         };
-        Ok((Outgoing { bytes, at: 0, writes, cost }, None))
+        Ok((Outgoing { header, bytes, at: 0, until: None, writes, cost }, None))
     }
 
     /// Shows the other side the payload of a request, and where that of its answer goes.
@@ -127,7 +146,7 @@ impl Connection {
             }
             landing = Some(wanted);
         }
-        let exposed = Exposed { landing, _sources: kept, _registered: registered };
+        let exposed = Exposed { asked: false, landing, _sources: kept, _registered: registered };
         Ok((exposed, sources, landings))
     }
 
@@ -154,7 +173,7 @@ impl Connection {
     }
 }
 
-/// All of a frame but its payload.
+/// All of a frame but its payload, with room for its header, which is said when it leaves.
 fn encoded(
     header: &Header,
     head: &Head<'_>,
@@ -164,7 +183,7 @@ fn encoded(
     let places_len = places.encode().len() + places.pieces_len();
     let len = HEADER_LEN + places_len + header.head_len as usize + INLINE;
     let mut bytes = Vec::with_capacity(len);
-    bytes.extend_from_slice(&header.encode());
+    bytes.resize(HEADER_LEN, 0);
     bytes.extend_from_slice(&places.encode());
     pieces.into_iter().for_each(|piece| piece.encode(&mut bytes));
     match head {
@@ -216,81 +235,4 @@ fn paired(payload: Vec<Bytes>, landings: Vec<Piece>) -> VecDeque<(Bytes, Piece)>
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::memory::Domain;
-    use super::super::nic::{Completion, Keys, Local, Nic, QueuePair};
-    use super::*;
-    use crate::frame::Kind;
-    use std::task::{Context, Poll};
-
-    /// A card that takes memory for messages, and refuses all else.
-    struct Refusing;
-
-    fn refused() -> io::Result<()> {
-        Err(io::Error::other("the card refuses it"))
-    }
-
-    impl Nic for Refusing {
-        fn register(&self, _: *mut u8, _: usize) -> io::Result<Keys> {
-            Ok(Keys { local: 1, remote: 1, handle: 0 })
-        }
-
-        fn deregister(&self, _: Keys) {}
-    }
-
-    // SAFETY: it uses no memory.
-    unsafe impl QueuePair for Refusing {
-        fn send(&self, _: u64, _: Local) -> io::Result<()> {
-            refused()
-        }
-
-        fn write(&self, _: u64, _: Local, _: Piece, _: bool) -> io::Result<()> {
-            refused()
-        }
-
-        fn read(&self, _: u64, _: Local, _: Piece) -> io::Result<()> {
-            refused()
-        }
-
-        fn receive(&self, _: u64, _: Local) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn poll(&self, _: &mut Vec<Completion>) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn arm(&self) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn poll_event(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Pending
-        }
-
-        fn reads(&self) -> usize {
-            1
-        }
-
-        fn disconnect(&self) {}
-
-        fn destroy(&self) {}
-    }
-
-    /// Who queues it counts off what could not be queued, and so nothing else.
-    #[test]
-    fn the_cost_of_an_answer_that_cannot_be_posted_is_told_once() {
-        let domain = Domain::new(Box::new(Refusing)).unwrap();
-        let connection = Connection::new(Box::new(Refusing), domain, Side::Server).unwrap();
-        let answer = || {
-            let head = Head::Bytes(Bytes::new());
-            Frame::new(Header::new(Kind::Answer, 1, 5), head, vec![Bytes::from(vec![7; 1000])])
-        };
-        // Its payload is to be written, which is refused.
-        connection.land_at(5, vec![Piece { address: 4096, len: 1000, key: 1 }]);
-        assert!(connection.push(answer(), &[], Some(1000)), "it was queued");
-        assert_eq!(connection.take_left(), (1, 1000));
-        assert!(!connection.push(answer(), &[], Some(1000)), "the connection is over");
-        assert_eq!(connection.take_left(), (0, 0));
-    }
-}
+mod tests;

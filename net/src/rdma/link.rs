@@ -15,6 +15,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// Room that is kept for what has come of frames. A long head takes more, while it comes.
+const KEEP: usize = 64 << 10;
+
 /// A connection over a queue pair that is connected.
 pub(super) fn link(
     connection: Arc<Connection>,
@@ -23,16 +26,9 @@ pub(super) fn link(
     busy_poll: Duration,
 ) -> Link {
     let (heard, sent) = (connection.heard.clone(), connection.sent.clone());
-    let receiver = Incoming {
-        connection: connection.clone(),
-        taken: Vec::new(),
-        at: 0,
-        frame: Current::default(),
-        came_at: Instant::now(),
-    };
     Link {
         sender: Arc::new(Outgoing(connection.clone())),
-        receiver: Box::new(receiver),
+        receiver: Box::new(Incoming::new(connection.clone())),
         pump: Box::new(Engine::new(connection, watch, busy_poll)),
         heard,
         sent,
@@ -53,8 +49,8 @@ impl Sender for Outgoing {
         self.0.push(frame, &[], cost)
     }
 
-    fn writes_late(&self) -> bool {
-        true
+    fn give_up(&self, id: u64) -> bool {
+        self.0.give_up(id)
     }
 
     fn is_idle(&self) -> bool {
@@ -91,12 +87,20 @@ struct Incoming {
 }
 
 impl Incoming {
+    fn new(connection: Arc<Connection>) -> Self {
+        let (frame, came_at) = (Current::default(), Instant::now());
+        Self { connection, taken: Vec::new(), at: 0, frame, came_at }
+    }
+
     /// Waits until so many bytes that were not taken are there.
     fn poll_bytes(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<Result<(), Broken>> {
         while self.taken.len() - self.at < len {
             if self.at > 0 {
                 self.taken.drain(..self.at);
                 self.at = 0;
+                if len <= KEEP {
+                    self.taken.shrink_to(KEEP);
+                }
             }
             let begun = !self.taken.is_empty();
             match self.connection.take_arrived(&mut self.taken, cx.waker()) {
@@ -147,7 +151,7 @@ impl Incoming {
                 }
                 let landing = match header.id {
                     0 => None,
-                    id => self.connection.answered(id),
+                    id => self.connection.answered(id)?,
                 };
                 self.frame.written = places.payload == Payload::Written;
                 let right = header.kind == Kind::Answer
@@ -234,3 +238,6 @@ impl Receiver for Incoming {
         self.came_at
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ use super::state::{Keep, Posted, State};
 use super::wire::{FRAGMENT, Kind, PREFIX, Prefix};
 use crate::aligned::AlignedBuf;
 use std::io;
+use tokio::time::Instant;
 
 impl Connection {
     /// Posts whatever the card and the other side have room for.
@@ -20,11 +21,8 @@ impl Connection {
             state.reading += 1;
             state.being_read.insert(id, read.fetch);
         }
-        while state.credits > 0 && state.queued < SLOTS && !state.frames.is_empty() {
-            if !self.post_writes(state)? {
-                break;
-            }
-            self.post_message(state)?;
+        if state.credits > 0 && state.queued < SLOTS && !state.frames.is_empty() {
+            self.post_frames(state, Instant::now())?;
         }
         if state.closed && state.frames.is_empty() && !state.last_posted {
             let room = state.credits > 0 && state.queued < SLOTS;
@@ -37,6 +35,16 @@ impl Connection {
         // The card may be behind with what the other side has taken already.
         if state.owed >= OWED && state.queued < SENDS && !state.last_posted {
             self.post_bytes(state, Kind::Credits, AlignedBuf::take(PREFIX), (0, 0))?;
+        }
+        Ok(())
+    }
+
+    fn post_frames(&self, state: &mut State, now: Instant) -> io::Result<()> {
+        while state.credits > 0 && state.queued < SLOTS && state.next_frame(now).is_some() {
+            if !self.post_writes(state)? {
+                break;
+            }
+            self.post_message(state, now)?;
         }
         Ok(())
     }
@@ -69,27 +77,31 @@ impl Connection {
     }
 
     /// Posts one message with as much of the next frames as it holds.
-    fn post_message(&self, state: &mut State) -> io::Result<()> {
+    fn post_message(&self, state: &mut State, now: Instant) -> io::Result<()> {
         let mut message = AlignedBuf::take(FRAGMENT);
         let (mut len, mut left) = (PREFIX, (0, 0));
         while len < FRAGMENT {
-            let Some(frame) = state.frames.front_mut() else { break };
+            let Some(frame) = state.next_frame(now) else { break };
             if !frame.writes.is_empty() {
                 // They have to be posted first.
                 break;
             }
-            let rest = &frame.bytes[frame.at..];
-            let now = rest.len().min(FRAGMENT - len);
-            message.as_mut_slice()[len..len + now].copy_from_slice(&rest[..now]);
-            len += now;
-            frame.at += now;
+            let rest = frame.rest(now);
+            let some = rest.len().min(FRAGMENT - len);
+            message.as_mut_slice()[len..len + some].copy_from_slice(&rest[..some]);
+            len += some;
+            frame.at += some;
             if frame.at < frame.bytes.len() {
                 break;
             }
             if let Some(cost) = frame.cost {
                 left = (left.0 + 1, left.1 + cost);
             }
+            let id = frame.header.id;
             state.frames.pop_front();
+            if let Some(exposed) = state.exposed.get_mut(&id) {
+                exposed.asked = true;
+            }
         }
         message.set_len(len);
         state.credits -= 1;

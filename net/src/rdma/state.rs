@@ -4,12 +4,14 @@ use super::memory::Registered;
 use super::nic::{Completion, Local};
 use super::wire::Piece;
 use crate::aligned::AlignedBuf;
+use crate::frame::{HEADER_LEN, Header, millis_left};
 use crate::sync::Mutex;
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 #[derive(Default)]
 pub(super) struct State {
@@ -42,8 +44,9 @@ pub(super) struct State {
 
     /// What the other side may use for a request, by the request's number.
     pub(super) exposed: HashMap<u64, Exposed>,
-    /// Where the caller wants the payloads of answers.
+    /// Where the caller wants the payloads of answers, and of how many pieces that is.
     pub(super) landings: HashMap<u64, Vec<Piece>>,
+    pub(super) landing_pieces: usize,
 
     pub(super) pump: Option<Waker>,
     pub(super) receiver: Option<Waker>,
@@ -55,9 +58,13 @@ pub(super) struct State {
 
 /// A frame on its way out.
 pub(super) struct Outgoing {
-    /// All but payloads that cross by themselves.
+    pub(super) header: Header,
+    /// All but payloads that cross by themselves, with room for the header.
     pub(super) bytes: Vec<u8>,
+    /// Bytes that were posted.
     pub(super) at: usize,
+    /// When its caller gives up. What has a cost has no such end.
+    pub(super) until: Option<Instant>,
     /// What is written to the other side's memory before it.
     pub(super) writes: VecDeque<(Bytes, Piece)>,
     pub(super) cost: Option<usize>,
@@ -100,6 +107,8 @@ pub(super) struct Landing {
 
 /// What a request shows the other side of this process's memory.
 pub(super) struct Exposed {
+    /// All of the request has left, so that an answer may come.
+    pub(super) asked: bool,
     /// Bytes that the payload of its answer has, if it is to be written.
     pub(super) landing: Option<usize>,
     pub(super) _sources: Vec<Bytes>,
@@ -117,7 +126,42 @@ impl Exposed {
     }
 }
 
+impl Outgoing {
+    /// Nobody waits for its answer any more, and nothing of it has left.
+    fn is_over(&self, now: Instant) -> bool {
+        self.at == 0 && self.until.is_some_and(|until| until <= now)
+    }
+
+    /// The bytes that are to leave next. It says how much time its caller has left when the first
+    /// do.
+    pub(super) fn rest(&mut self, now: Instant) -> &[u8] {
+        if self.at == 0 {
+            if let Some(until) = self.until {
+                self.header.deadline_ms = millis_left(until, now);
+            }
+            self.bytes[..HEADER_LEN].copy_from_slice(&self.header.encode());
+        }
+        &self.bytes[self.at..]
+    }
+}
+
 impl State {
+    /// The frame that leaves next. Those before it that nobody waits for any more are let go: they
+    /// would be carried out for nobody, and perhaps after what undoes them.
+    pub(super) fn next_frame(&mut self, now: Instant) -> Option<&mut Outgoing> {
+        while let Some(over) = self.frames.pop_front_if(|frame| frame.is_over(now)) {
+            self.exposed.remove(&over.header.id);
+        }
+        self.frames.front_mut()
+    }
+
+    /// Takes out where the payload of an answer goes.
+    pub(super) fn landings_of(&mut self, id: u64) -> Option<Vec<Piece>> {
+        let landings = self.landings.remove(&id);
+        self.landing_pieces -= landings.as_ref().map_or(0, Vec::len);
+        landings
+    }
+
     pub(super) fn number(&mut self) -> u64 {
         self.next += 1;
         self.next

@@ -52,7 +52,8 @@ impl Sender for SendQueue {
         self.push(frame, cost)
     }
 
-    fn writes_late(&self) -> bool {
+    /// What is queued leaves if it does so in time.
+    fn give_up(&self, _id: u64) -> bool {
         false
     }
 

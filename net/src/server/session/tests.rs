@@ -24,7 +24,7 @@ impl Sender for Gone {
         false
     }
 
-    fn writes_late(&self) -> bool {
+    fn give_up(&self, _id: u64) -> bool {
         false
     }
 
