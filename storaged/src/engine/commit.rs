@@ -13,6 +13,7 @@ use super::entry::JournalEntry;
 use super::index::{self, Applied};
 use super::journal::{self, Change, Ring};
 use super::shared::Core;
+use super::superblock::MAX_RECORD;
 use super::worker::{self, Answer, Worker};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -170,7 +171,7 @@ impl Thread {
 
     /// All that waits, as far as one record holds it.
     fn gather(&mut self, first: Waiting) -> Vec<Waiting> {
-        let mut room = (journal::MAX_RECORD - journal::HEAD).saturating_sub(first.len());
+        let mut room = (MAX_RECORD - journal::HEAD).saturating_sub(first.len());
         let mut batch = vec![first];
         while let Some(message) = self.later.pop_front().or_else(|| self.messages.try_recv().ok()) {
             match message {

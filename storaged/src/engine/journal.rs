@@ -8,7 +8,7 @@
 use super::BLOCK;
 use super::device::Device;
 use super::entry::{Place, take, take_chunk, take_u64};
-use super::superblock::Superblock;
+use super::superblock::{MAX_RECORD, Superblock};
 use super::unread::Salvage;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -19,8 +19,6 @@ const MAGIC: [u8; 8] = *b"WEFTJNL\n";
 const CRC_AT: usize = 32;
 /// Bytes of a record before its changes.
 pub(super) const HEAD: usize = 36;
-/// Most bytes of a record.
-pub(super) const MAX_RECORD: usize = 16 * BLOCK as usize;
 /// Bytes read at once in a scan; holds the longest record several times.
 const SCAN: u64 = 1 << 20;
 

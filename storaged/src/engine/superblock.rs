@@ -8,7 +8,6 @@
 use super::BLOCK;
 use super::device::Device;
 use super::entry::{take, take_u64};
-use super::journal::MAX_RECORD;
 use super::key::KeyCheck;
 use std::io;
 use weft_net::AlignedBuf;
@@ -19,6 +18,8 @@ const MAGIC: [u8; 8] = *b"WEFTTGT\n";
 /// is not.
 const VERSION: u32 = 1;
 const ENCRYPTED: u32 = 2;
+/// Most bytes of a record of the journal, which holds one at least.
+pub(super) const MAX_RECORD: usize = 16 * BLOCK as usize;
 /// AES-256-XTS over blocks, of keys that `key` makes.
 const AES_256_XTS: u32 = 1;
 const CRC_AT: usize = BLOCK as usize - 4;
