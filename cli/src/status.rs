@@ -8,11 +8,9 @@ use crate::target::{self, TargetRow};
 use anyhow::Result;
 use serde::Serialize;
 use std::process::ExitCode;
-use weft_control::{Answers, Problem, Severity, headline, problems};
+use weft_control::{Problem, Severity, headline, health, problems};
 use weft_proto::Uuid;
-use weft_proto::v1::{
-    DaemonStat, Fallback, NetworkStat, RepairStat, StatusReply, TargetInfo, TargetState,
-};
+use weft_proto::v1::{DaemonStat, Fallback, NetworkStat, RepairStat, StatusReply};
 
 /// Show the state of a cluster: first what is wrong, what follows from it, and the command that
 /// helps
@@ -40,8 +38,8 @@ struct Report {
     garbage_segments: u64,
     #[serde(flatten)]
     compaction: CompactionRow,
-    /// `ok`: everything is up and whole. `degraded`: something is down, or data lacks redundancy.
-    /// `unknown`: no leader answers.
+    /// `ok`: everything is up and whole. `degraded`: something is down or damaged, or takes
+    /// nothing, or data lacks redundancy. `unknown`: no leader answers.
     health: &'static str,
     /// What is wrong, the worst first, with what follows from it and the command that helps.
     problems: Vec<Problem>,
@@ -221,6 +219,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     }
     let metadata = answers.iter().map(|(address, answer)| server_row(address, answer)).collect();
     let reply = leader.as_ref().ok();
+    let problems = problems(reply, Some(&answers));
     let report = Report {
         cluster: reply.and_then(cluster_of),
         epoch: reply.and_then(|r| Some(r.map.as_ref()?.epoch)),
@@ -231,8 +230,8 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         storage_daemons: reply.map(daemon_rows).unwrap_or_default(),
         garbage_segments: reply.map_or(0, |r| r.garbage_segments),
         compaction: reply.map(CompactionRow::from).unwrap_or_default(),
-        health: health(&answers, reply),
-        problems: problems(reply, Some(&answers)),
+        health: health(reply, &problems),
+        problems,
         repair: reply.and_then(|r| r.repair.as_ref()).map(RepairRow::from),
         membership: reply.map(|r| r.membership.clone()).filter(|waits| !waits.is_empty()),
     };
@@ -241,19 +240,6 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(error) => Err(error.into()),
     }
-}
-
-fn health(answers: &Answers, reply: Option<&StatusReply>) -> &'static str {
-    let Some(reply) = reply else { return "unknown" };
-    let left = reply.repair.as_ref().map_or(0, |r| r.missing_chunks);
-    // What was given up and made at others is missed by nobody.
-    let serves = |t: &TargetInfo| matches!(t.state(), TargetState::Up | TargetState::Out);
-    let mut targets = reply.map.iter().flat_map(|map| &map.targets);
-    let fine = |answer: &weft_proto::Result<StatusReply>| {
-        answer.as_ref().is_ok_and(|server| !server.low_on_room)
-    };
-    let whole = left == 0 && targets.all(serves) && answers.iter().all(|(_, a)| fine(a));
-    if whole { "ok" } else { "degraded" }
 }
 
 fn cluster_of(reply: &StatusReply) -> Option<String> {

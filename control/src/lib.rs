@@ -29,6 +29,6 @@ pub use map::{News, watch_map};
 pub use overview::{Capacity, Daemon, Directory, Happened, Load, Overview, Repair, Scrub};
 pub use overview::{Server, Session, TargetLine, Tenant};
 pub use pages::{Answer, Page, Pages, Reader, Values, metrics, serve as serve_pages};
-pub use problems::{Problem, Severity, headline, problems};
+pub use problems::{Problem, Severity, headline, health, problems};
 pub use status::{Answers, leader_of, leader_status, status_of, statuses};
 pub use wire::{from_status, to_status};

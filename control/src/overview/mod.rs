@@ -8,7 +8,7 @@ mod load;
 pub use daemons::{Daemon, TargetLine};
 pub use load::Load;
 
-use crate::problems::{Problem, problems};
+use crate::problems::{Problem, health, problems};
 use load::{add, is_fresh, weight};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -207,7 +207,7 @@ impl Overview {
         this.cluster = Uuid::from_slice(&map.cluster).map(|id| id.to_string()).unwrap_or_default();
         this.epoch = map.epoch;
         this.problems = problems(Some(status), None);
-        this.health = if is_whole(status) { "ok" } else { "degraded" }.into();
+        this.health = health(Some(status), &this.problems).into();
         this.capacity = capacity(status);
         (this.daemons, this.daemons_left_out) = daemons::daemons(status);
         this.load = load(status, served);
@@ -238,15 +238,6 @@ impl Overview {
 
 fn targets(status: &StatusReply) -> impl Iterator<Item = &TargetInfo> {
     status.map.iter().flat_map(|map| &map.targets)
-}
-
-/// Everything is up and whole, as far as the leader knows.
-fn is_whole(status: &StatusReply) -> bool {
-    let serves = |t: &TargetInfo| matches!(t.state(), TargetState::Up | TargetState::Out);
-    status.repair.as_ref().is_none_or(|r| r.missing_chunks == 0)
-        && targets(status).all(serves)
-        && status.members.iter().all(|m| m.active)
-        && !status.low_on_room
 }
 
 fn capacity(status: &StatusReply) -> Capacity {

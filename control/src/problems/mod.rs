@@ -3,15 +3,16 @@
 
 mod daemons;
 mod drives;
+mod health;
 mod network;
 mod problem;
 mod servers;
 mod targets;
 
+pub use health::{headline, health};
 pub use problem::{Problem, Severity};
 
 use crate::status::Answers;
-use problem::count;
 use weft_proto::v1::StatusReply;
 
 /// What is wrong by what a leader says, and by what all servers answered, if they were asked. The
@@ -27,15 +28,6 @@ pub fn problems(leader: Option<&StatusReply>, answers: Option<&Answers>) -> Vec<
     // As they were found among those that are as bad.
     all.sort_by_key(|problem| problem.severity);
     all
-}
-
-/// What to say of the health: that everything is there and whole does not mean that nothing is
-/// wrong.
-pub fn headline(health: &str, problems: &[Problem]) -> String {
-    match problems.iter().filter(|problem| problem.severity != Severity::Note).count() {
-        wrong if health == "ok" && wrong > 0 => format!("ok, {}", count(wrong as u64, "problem")),
-        _ => health.into(),
-    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use weft_proto::v1::{
 use weft_proto::{Error, ErrorKind};
 
 /// Three metadata servers, of which the first leads, and six targets, one a daemon.
-fn cluster() -> StatusReply {
+pub(super) fn cluster() -> StatusReply {
     let members = (1..=3).map(|id| NodeInfo {
         id,
         address: format!("m{id}:7100"),
@@ -49,7 +49,7 @@ fn cluster() -> StatusReply {
     }
 }
 
-fn answers(leader: &StatusReply) -> Answers {
+pub(super) fn answers(leader: &StatusReply) -> Answers {
     let of = |id: u64| StatusReply { id, leader: 1, ..leader.clone() };
     vec![
         ("m1:7100".into(), Ok(leader.clone())),
@@ -62,7 +62,7 @@ fn silent() -> weft_proto::Result<StatusReply> {
     Err(Error::new(ErrorKind::TimedOut, "no answer"))
 }
 
-fn down(reply: &mut StatusReply, ids: &[u32]) {
+pub(super) fn down(reply: &mut StatusReply, ids: &[u32]) {
     for target in reply.map.iter_mut().flat_map(|map| &mut map.targets) {
         if ids.contains(&target.id) {
             target.state = TargetState::Down.into();
