@@ -211,6 +211,9 @@ impl ControlService {
             self.targets.suspect(TargetId(target.id));
             return Ok(v1::SetTargetReply { target: Some(target) });
         }
+        if request.action() == Action::Forget {
+            return self.forget(target, &request).await;
+        }
         let change = match request.action() {
             Action::GiveUp => Change {
                 state: v1::TargetState::Out.into(),
@@ -231,7 +234,7 @@ impl ControlService {
                 return Err(Error::new(ErrorKind::NotSupported, what));
             }
             Action::Weigh => Change { weight: Some(request.weight), ..change },
-            Action::Unknown | Action::Look => {
+            Action::Unknown | Action::Look | Action::Forget => {
                 return Err(Error::new(ErrorKind::Invalid, "an action of an unknown kind"));
             }
         };
@@ -241,6 +244,34 @@ impl ControlService {
         let body = v1::log_entry::Body::SetTargetState(entry);
         self.node.propose_telling(body, Effect::Nothing, events).await?;
         Ok(v1::SetTargetReply { target: Some(find()?) })
+    }
+
+    /// An admin says that nobody will see a target again.
+    async fn forget(
+        &self,
+        target: v1::TargetInfo,
+        request: &v1::SetTargetRequest,
+    ) -> Result<v1::SetTargetReply> {
+        if !self.node.all_know(Known::Forgetting) {
+            let what = "there are metadata servers of a version that forgets no target, or that \
+                        have not answered yet: upgrade them, or try again";
+            return Err(Error::new(ErrorKind::NotSupported, what));
+        }
+        let (id, daemon, patience) =
+            (target.id, &target.daemon, self.node.config.target_down_after());
+        let is_out = target.state() == v1::TargetState::Out;
+        if is_out && self.targets.serves(Instant::now(), TargetId(id), patience) {
+            let what = format!(
+                "storage daemon {daemon} still serves target {id}: weft target remove takes it \
+                 from that; then wait for some seconds"
+            );
+            return Err(Error::new(ErrorKind::Busy, what));
+        }
+        tracing::info!(target = id, "an admin has it forgotten");
+        let events = vec![events::of_decision(&target, request)];
+        let body = v1::log_entry::Body::ForgetTarget(v1::ForgetTargetEntry { target: id });
+        self.node.propose_telling(body, Effect::Nothing, events).await?;
+        Ok(v1::SetTargetReply { target: Some(target) })
     }
 
     /// Which failure domains may fail now.

@@ -107,6 +107,7 @@ pub fn of_decision(target: &v1::TargetInfo, request: &v1::SetTargetRequest) -> v
     let what = match request.action() {
         Action::GiveUp => format!("an admin has given {name} up"),
         Action::Drain => format!("an admin has {name} drained"),
+        Action::Forget => format!("an admin has {name} forgotten, for good"),
         Action::TakeBack => format!("an admin takes {name} back"),
         Action::Weigh => {
             format!("an admin has set the weight of {name} to {} thousandths", request.weight)

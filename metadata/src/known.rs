@@ -28,9 +28,11 @@ pub enum Known {
     Confined = 12,
     /// And since when targets are down.
     Downtimes = 13,
+    /// And targets that are forgotten.
+    Forgetting = 14,
 }
 
 impl Known {
     /// What this version knows.
-    pub const NEWEST: u32 = Self::Downtimes as u32;
+    pub const NEWEST: u32 = Self::Forgetting as u32;
 }

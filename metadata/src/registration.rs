@@ -1,4 +1,5 @@
-//! What a daemon may say of a target: the map tells everybody, and has no end of a target.
+//! What a daemon may say of a target: the map tells everybody, and keeps a target until an admin
+//! has it forgotten.
 //!
 //! Invariant: nobody who is known is refused for what he has said before.
 

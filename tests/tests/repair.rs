@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use weft_tests::{Cluster, Shape, data};
+use weft_tests::{Cluster, Shape, data, eventually, weft};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -84,6 +84,41 @@ fn two_lost_drives_are_made_again_on_two_new_ones() -> Result<()> {
     await_whole(&cluster)
 }
 
+/// A drive that is gone for good goes from the map, and not before it is needed no more.
+#[test]
+fn a_lost_drive_is_forgotten_when_what_it_held_is_made() -> Result<()> {
+    let mut cluster = Cluster::start()?;
+    fill(&cluster.mnt().join("a"), 1)?;
+    let a = data::digest_tree(&cluster.mnt().join("a"))?;
+    let (id, address) = (target_of(&cluster, 2)?, cluster.address()?);
+    cluster.lose_storage(1)?;
+    let number = id.to_string();
+    let forget = ["target", "forget", &number, "--force", "--cluster", &address];
+    let refused = |args: &[&str], why: &str| -> Result<()> {
+        let out = weft(args)?;
+        let said = String::from_utf8_lossy(&out.stderr);
+        ensure!(!out.status.success() && said.contains(why), "{args:?}: {said}");
+        Ok(())
+    };
+    cluster.target("out", id)?;
+    refused(&["target", "forget", &number, "--cluster", &address], "--force")?;
+    refused(&forget, "target")?;
+    cluster.start_storage(6)?;
+    cluster.await_repaired(LIMIT)?;
+    // Groups that hold nothing yet go, and what was removed goes from those that do.
+    let mut said = None;
+    let forgotten = || {
+        said = weft(&forget).ok();
+        let status = cluster.overview().ok()?;
+        let targets = status["targets"].as_array()?;
+        (targets.len() == 6 && targets.iter().all(|t| t["id"] != id)).then_some(())
+    };
+    eventually(LIMIT, "it is forgotten", forgotten).with_context(|| format!("{said:?}"))?;
+    refused(&forget, "no target")?;
+    verify(&cluster, &[("a", &a)])?;
+    await_whole(&cluster)
+}
+
 #[test]
 fn a_drained_target_is_empty_and_one_that_was_out_comes_back() -> Result<()> {
     let cluster = Cluster::start_as(Shape { storage: 8, ..Shape::default() })?;
@@ -98,7 +133,7 @@ fn a_drained_target_is_empty_and_one_that_was_out_comes_back() -> Result<()> {
     // As the daemon last said.
     let holds = |id, some: bool| {
         let what = if some { "something is on the target" } else { "the target is empty" };
-        weft_tests::eventually(LIMIT, what, || ((chunks(id).ok()? > 0) == some).then_some(()))
+        eventually(LIMIT, what, || ((chunks(id).ok()? > 0) == some).then_some(()))
             .with_context(|| format!("the last was {:?}", cluster.overview()))
     };
     let emptied = |id| holds(id, false);
@@ -138,7 +173,7 @@ fn a_drain_that_is_taken_back_and_begun_again_loses_nothing() -> Result<()> {
             let status = cluster.overview().ok()?;
             (status["repair"]["made_chunks"].as_u64()? > round).then_some(())
         };
-        weft_tests::eventually(LIMIT, "chunks are made elsewhere", under_way)?;
+        eventually(LIMIT, "chunks are made elsewhere", under_way)?;
         cluster.target("in", 4)?;
     }
     cluster.target("drain", 4)?;
@@ -174,7 +209,7 @@ fn what_has_been_made_is_read_though_its_seat_has_not_moved() -> Result<()> {
     cluster.kill_storage(0)?;
     cluster.target("out", lost)?;
     // All that can be is made: one chunk of each of those is not.
-    weft_tests::eventually(LIMIT, "all is made that can be", || {
+    eventually(LIMIT, "all is made that can be", || {
         let repair = cluster.overview().ok()?["repair"].clone();
         repair["problems"].as_array()?.first()?;
         (repair["missing_chunks"].as_u64()? <= 7).then_some(())

@@ -139,7 +139,8 @@ pub async fn drive(target: &Target, fabric: &Options) -> Result<TargetOptions> {
 fn format(target: &Target, options: &TargetOptions, force: bool, index: Index) -> Result<String> {
     let (name, found) = (target.path.display(), holds(&options.path)?);
     if found != Content::Blank && !force {
-        confirm(&format!("{name} holds {found}"))?;
+        let what = format!("{name} holds {found}");
+        confirm(&what, "Everything on it will be lost.", "--force destroys that")?;
     }
     let superblock = match index {
         Index::New => Engine::format(options, &found)?,
@@ -160,11 +161,13 @@ fn is_address(location: &Path) -> bool {
     location.to_str().is_some_and(|text| text.contains("://"))
 }
 
-fn confirm(what: &str) -> Result<()> {
+/// Asks at a terminal before something is done that cannot be undone; `force` is what to say where
+/// nobody can be asked.
+pub fn confirm(what: &str, consequence: &str, force: &str) -> Result<()> {
     if !std::io::stdin().is_terminal() {
-        bail!("{what}; --force destroys that");
+        bail!("{what}; {force}");
     }
-    eprint!("{what}. Everything on it will be lost. Type yes to go on: ");
+    eprint!("{what}. {consequence} Type yes to go on: ");
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     ensure!(answer.trim() == "yes", "nothing was changed");

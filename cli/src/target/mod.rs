@@ -3,6 +3,7 @@
 mod add;
 mod config;
 mod decide;
+mod forget;
 mod list;
 mod remove;
 mod replace;
@@ -40,6 +41,7 @@ enum Command {
     In(decide::Args),
     /// Move everything off a target while it serves
     Drain(decide::Args),
+    Forget(forget::Args),
     /// Have a target hold more or less than others of its size
     ///
     /// Without this, each holds what its capacity says. A drive that is slower or older than others
@@ -59,6 +61,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         Command::Out(args) => done(decide::run(args, Action::GiveUp).await),
         Command::In(args) => done(decide::run(args, Action::TakeBack).await),
         Command::Drain(args) => done(decide::run(args, Action::Drain).await),
+        Command::Forget(args) => done(forget::run(args).await),
         Command::Weight(args) => done(decide::weigh(args).await),
     }
 }

@@ -14,6 +14,7 @@ mod count_owners;
 mod create;
 mod expire_session;
 mod fallocate;
+mod forget_target;
 mod get_attr;
 mod get_extents;
 mod get_layout;
@@ -199,6 +200,7 @@ pub(crate) fn of_leader(body: &Body) -> Option<&dyn Change> {
         Body::StepQuota(op) => Some(op),
         Body::CountOwners(op) => Some(op),
         Body::SetQos(op) => Some(op),
+        Body::ForgetTarget(op) => Some(op),
         Body::Client(_) | Body::AdmitServer(_) | Body::Note(_) => None,
     }
 }

@@ -1,7 +1,7 @@
 //! Makes a target known, or learns where a known one is now.
 
 use crate::operation::{Context, Fault, Operation, Reply, refuse};
-use crate::schema::{self, Cluster};
+use crate::schema::{self, Cluster, Number, Tag};
 use crate::store::{Read, StoreResult, Txn};
 use crate::tables::cluster;
 use v1::TargetState;
@@ -32,11 +32,25 @@ impl Operation for v1::RegisterTargetEntry {
         if Uuid::from_slice(&given.uuid).is_none_or(|id| id == Uuid::NIL) {
             return refuse(ErrorKind::Invalid, "a target needs an identity of 16 random bytes");
         }
+        if let Some(Number { value: id }) = state.load(&schema::forgotten(&given.uuid))? {
+            let what = format!(
+                "this was target {id}, which an admin has forgotten for good: the cluster needs \
+                 nothing of what it holds. weft target remove --abandon takes it from its daemon; \
+                 formatted anew (weft target add) the drive is a new target"
+            );
+            return refuse(ErrorKind::NotPermitted, what);
+        }
         let targets = cluster::targets(state)?;
         let may_be = 1..state.counters()?.next_target.saturating_add(MAX_AHEAD);
         let restored = cluster.incarnation != 0 && may_be.contains(&given.id);
-        let free = restored && targets.iter().all(|t| t.id != given.id);
-        let kept = free.then_some(given.id);
+        let mut taken = targets.iter().any(|t| t.id == given.id);
+        if restored && !taken {
+            state.records(schema::all(Tag::Forgotten), |_, Number { value }| {
+                taken |= value == u64::from(given.id);
+                Ok(!taken)
+            })?;
+        }
+        let kept = (restored && !taken).then_some(given.id);
         let is_place = |t: &v1::TargetInfo| {
             planted::is(Bug::BlankTargetKnown)
                 && (&t.daemon, &t.path) == (&given.daemon, &given.path)

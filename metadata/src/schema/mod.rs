@@ -29,6 +29,7 @@
 //! | quota_walk | root, directory | [`Number`]: the cookie from which on it is to be marked |
 //! | accounting | | [`Accounting`]; absent: usage is not counted |
 //! | qos | tenant | [`v1::QosRule`] |
+//! | forgotten | uuid of a target | [`Number`]: the id that it had |
 //! | target, pool, group | id | [`v1::TargetInfo`], [`Pool`], [`Group`] |
 //!
 //! Extents are keyed by where they *end*: one seek to `off + 1` finds the first extent that reaches
@@ -89,6 +90,7 @@ pub(crate) enum Tag {
     Pool = 0x41,
     Group = 0x42,
     Member = 0x43,
+    Forgotten = 0x44,
     Event = 0x50,
     Quota = 0x60,
     QuotaWalk = 0x61,
@@ -239,6 +241,11 @@ pub(crate) fn nonce(nonce: &[u8]) -> Vec<u8> {
 
 pub(crate) fn target(id: u32) -> Vec<u8> {
     key(GROUP, Tag::Target, &[&id.to_be_bytes()])
+}
+
+/// A target that was forgotten.
+pub(crate) fn forgotten(uuid: &[u8]) -> Vec<u8> {
+    key(GROUP, Tag::Forgotten, &[uuid])
 }
 
 pub(crate) fn pool(id: u32) -> Vec<u8> {

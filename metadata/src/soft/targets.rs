@@ -114,6 +114,11 @@ impl Targets {
         ids.filter(|id| heard.get(id).is_some_and(|h| h.serves(now, down_after))).collect()
     }
 
+    /// Whether a daemon has served the target of late.
+    pub fn serves(&self, now: Instant, target: TargetId, down_after: Duration) -> bool {
+        self.heard.lock().get(&target).is_some_and(|heard| heard.serves(now, down_after))
+    }
+
     /// Damaged chunks of targets, as they said last, and some of the missing ones, others each
     /// time: for who has them made. Others count them.
     pub fn damaged(&self) -> BTreeMap<TargetId, Vec<ChunkId>> {
@@ -268,7 +273,10 @@ impl Targets {
         limits: Limits,
         map: &v1::ClusterMap,
     ) -> Vec<Change> {
-        let (heard, mut looked_at) = (self.heard.lock(), self.looked_at.lock());
+        let (mut heard, mut looked_at) = (self.heard.lock(), self.looked_at.lock());
+        // One that was heard of a moment ago may be newer than the map.
+        let known: BTreeSet<u32> = map.targets.iter().map(|t| t.id).collect();
+        heard.retain(|id, h| known.contains(&id.0) || now - h.at <= limits.down_after);
         let mut changes = Vec::new();
         let mut may_go = may_be_given_up(map);
         for target in &map.targets {

@@ -240,5 +240,15 @@ mod tests {
         let targets = machine.cluster_map().unwrap().targets;
         assert_eq!(targets[1].id, 4);
         assert!(targets.is_sorted_by_key(|t| t.id));
+        // The number of one that was forgotten is nobody's.
+        let change = v1::set_target_state_entry::Change {
+            target: 4,
+            state: v1::TargetState::Out.into(),
+            ..Default::default()
+        };
+        apply(Body::SetTargetState(v1::SetTargetStateEntry { changes: vec![change] }));
+        apply(Body::ForgetTarget(v1::ForgetTargetEntry { target: 4 }));
+        apply(register(7, 4));
+        assert!(machine.cluster_map().unwrap().targets.iter().all(|t| t.id != 4));
     }
 }

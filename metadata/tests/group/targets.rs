@@ -2,6 +2,7 @@
 //! garbage. The daemons here keep their chunks in a set.
 
 mod compaction;
+mod forgotten;
 mod moved;
 mod rebuilds;
 mod watched;

@@ -1,9 +1,11 @@
 //! The cluster map: first initialisation wins, targets are known by identity, placement groups are
 //! retired and dropped, and the epoch grows exactly when the map changes.
 
-use crate::rig::{Answer, ROOT, Rig};
+use crate::rig::{Answer, ROOT, Rig, run};
+use v1::extent::Source;
 use v1::log_entry::Body;
 use v1::meta_reply::Result as Reply;
+use v1::meta_request::Op;
 use v1::set_target_state_entry::Change;
 use weft_proto::{ErrorKind, v1};
 
@@ -189,4 +191,74 @@ fn groups_are_retired_and_then_dropped() {
         let body = set(&rig, pool, &pgs);
         assert_eq!(grew(&mut rig, body), (Err(kind), 0), "{pgs:?}");
     }
+}
+
+/// One that is gone for good, as far as nothing needs it any more.
+#[test]
+fn a_target_that_is_forgotten_is_never_taken_in_again() {
+    use v1::TargetState::{Down, Out};
+    use v1::move_seats_entry::{Change as Move, Step};
+    let mut rig = Rig::in_memory();
+    let create = v1::CreateOp { parent: ROOT, name: "f".into(), ..Default::default() };
+    let Ok(Reply::Open(file)) = run(&mut rig, Op::Create(create)) else { panic!() };
+    let ino = file.attr.unwrap().ino;
+    let commit = |rig: &mut Rig, seq, pg| {
+        let segment = v1::SegmentInfo { pg, ..rig.segment(seq, 100) };
+        let source = Some(Source::Segment(v1::SegmentPart { id: segment.id, off: 0 }));
+        let extents = vec![v1::Extent { file_off: 100 * seq, len: 100, source }];
+        let segments = vec![segment];
+        let op = v1::CommitExtentsOp { ino, extents, segments, ..Default::default() };
+        run(rig, Op::CommitExtents(op)).map(drop)
+    };
+    commit(&mut rig, 1, 1).unwrap();
+    let register = |uuid: u8| {
+        let uuid = vec![uuid; 16].into();
+        let target = Some(v1::TargetInfo { uuid, id: 4, ..Default::default() });
+        Body::RegisterTarget(v1::RegisterTargetEntry { target })
+    };
+    rig.entry(register(50)).unwrap();
+    let is = |state: v1::TargetState| {
+        let change = Change { target: 4, state: state.into(), ..Default::default() };
+        Body::SetTargetState(v1::SetTargetStateEntry { changes: vec![change] })
+    };
+    let place = |rig: &mut Rig, id, targets: &[u32]| {
+        let pg = v1::PgInfo { id, targets: targets.to_vec(), ..Default::default() };
+        let (pgs, based_on_epoch) = (vec![pg], epoch(rig));
+        let entry = v1::SetPgsEntry { pool: 1, pgs, based_on_epoch, ..Default::default() };
+        rig.entry(Body::SetPgs(entry)).unwrap();
+    };
+    let step = |rig: &mut Rig, step: Step| {
+        let r#move = Some(v1::SeatMove { seat: 3, to: 5, ..Default::default() });
+        let change = Move { pg: 1, r#move, step: step.into() };
+        rig.entry(Body::MoveSeats(v1::MoveSeatsEntry { changes: vec![change] })).unwrap();
+    };
+    let forget = Body::ForgetTarget(v1::ForgetTargetEntry { target: 4 });
+    let refused = |rig: &mut Rig, kind| assert_eq!(grew(rig, forget.clone()), (Err(kind), 0));
+    refused(&mut rig, ErrorKind::Invalid);
+    rig.entry(is(Down)).unwrap();
+    refused(&mut rig, ErrorKind::Invalid);
+    rig.entry(is(Out)).unwrap();
+    // The first takes new data yet, then it holds some, and then the second one takes it.
+    refused(&mut rig, ErrorKind::Busy);
+    place(&mut rig, 2, &[4, 1, 2]);
+    step(&mut rig, Step::Begin);
+    refused(&mut rig, ErrorKind::Busy);
+    step(&mut rig, Step::Finish);
+    refused(&mut rig, ErrorKind::Busy);
+    place(&mut rig, 3, &[1, 2, 3]);
+    assert_eq!(rig.machine.known_level().unwrap(), 0);
+    assert_eq!(grew(&mut rig, forget.clone()), (Ok(()), 1));
+
+    assert_eq!(rig.machine.known_level().unwrap(), 14, "no older server may come back");
+    let map = rig.machine.cluster_map().unwrap();
+    let targets: Vec<u32> = map.targets.iter().map(|t| t.id).collect();
+    let groups: Vec<u32> = map.groups().map(|pg| pg.id).collect();
+    assert_eq!((targets, groups), (vec![1, 2, 3, 5], vec![1, 3]), "the second held nothing");
+    assert_eq!(commit(&mut rig, 2, 2), Err(ErrorKind::Misplaced), "it was under way to that");
+    refused(&mut rig, ErrorKind::NotFound);
+    assert_eq!(grew(&mut rig, is(Out)), (Err(ErrorKind::NotFound), 0));
+    assert_eq!(grew(&mut rig, register(4)), (Err(ErrorKind::NotPermitted), 0));
+    let Ok(Reply::Target(new)) = rig.entry(register(51)) else { panic!() };
+    assert_eq!(new.id, 6, "its number is nobody's");
+    rig.check();
 }

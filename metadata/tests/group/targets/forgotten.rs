@@ -1,0 +1,82 @@
+//! Targets that are gone for good.
+
+use super::*;
+use v1::set_target_request::Action;
+
+fn registers(uuid: u8) -> v1::RegisterTargetRequest {
+    let target = v1::TargetInfo {
+        uuid: vec![uuid; 16].into(),
+        daemon: "d".into(),
+        address: "127.0.0.1:1".into(),
+        domain: format!("d{uuid}"),
+        capacity_bytes: 1 << 30,
+        ..Default::default()
+    };
+    v1::RegisterTargetRequest { target: Some(target), ..Default::default() }
+}
+
+fn says(refused: &tonic::Status) -> ErrorKind {
+    let code = refused.metadata().get("weft-error").unwrap().to_str().unwrap();
+    ErrorKind::from_code(code.parse().unwrap())
+}
+
+/// It goes as soon as nobody serves it and no group needs it, and is refused when it comes back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_is_forgotten_when_nothing_needs_it() {
+    // No target is missed.
+    let group = Group::start(1, |c| c.target_down_ms = 600_000).await;
+    group.leader().await;
+    let address = group.addresses()[0].clone();
+    let mut control = control(&address).await;
+    for uuid in 1..=7 {
+        control.register_target(registers(uuid)).await.unwrap();
+    }
+    let all: Vec<u32> = (1..=7).collect();
+    control.heartbeat(beat(&all, 1)).await.unwrap();
+    let names = |pg: &&v1::PgInfo| pg.targets.contains(&7);
+    map_until(&address, "groups", |m| active(m).iter().any(names)).await;
+    let set = |action: Action| v1::SetTargetRequest {
+        target: 7,
+        action: action.into(),
+        ..Default::default()
+    };
+    let refused = control.set_target(set(Action::Forget)).await.unwrap_err();
+    assert_eq!(says(&refused), ErrorKind::Invalid, "{refused}");
+    let watch = v1::WatchMapRequest { changes: true, ..Default::default() };
+    let mut maps = control.watch_map(watch).await.unwrap().into_inner();
+    control.set_target(set(Action::GiveUp)).await.unwrap();
+    let refused = control.set_target(set(Action::Forget)).await.unwrap_err();
+    assert!(says(&refused) == ErrorKind::Busy && refused.message().contains("serves"), "{refused}");
+    let fails = v1::HeartbeatRequest { failed: vec![7], ..beat(&all, 1) };
+    control.heartbeat(fails).await.unwrap();
+    // Other groups come in the place of those that name it.
+    let until = Instant::now() + PATIENCE;
+    while let Err(refused) = control.set_target(set(Action::Forget)).await {
+        assert!(says(&refused) == ErrorKind::Busy && Instant::now() < until, "{refused}");
+        sleep(Duration::from_millis(20)).await;
+    }
+    // Who is told of changes hears of it as well.
+    let mut known = v1::ClusterMap::default();
+    let is_there = |map: &v1::ClusterMap| map.targets.iter().any(|t| t.id == 7);
+    tokio::time::timeout(PATIENCE, async {
+        while known.epoch == 0 || is_there(&known) {
+            let told = maps.message().await.unwrap().expect("the watch goes on");
+            match told.since {
+                0 => known = told,
+                _ => weft_proto::map::apply(&mut known, told).unwrap(),
+            }
+        }
+    })
+    .await
+    .expect("it is told in time");
+    assert!(known.groups().all(|pg| !names(&pg)) && !active(&known).is_empty());
+
+    let refused = control.heartbeat(beat(&all, 2)).await.unwrap_err();
+    assert_eq!(says(&refused), ErrorKind::NotFound, "its daemon is to register it");
+    let refused = control.register_target(registers(7)).await.unwrap_err();
+    assert_eq!(says(&refused), ErrorKind::NotPermitted);
+    assert!(refused.message().contains("target 7"), "{refused}");
+    control.heartbeat(beat(&all[..6], 2)).await.unwrap();
+    let new = control.register_target(registers(8)).await.unwrap().into_inner();
+    assert_eq!(new.id, 8);
+}
