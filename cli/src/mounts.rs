@@ -3,6 +3,7 @@
 //! adds the process and the cluster to it.
 
 mod folder;
+mod name;
 
 use crate::output::describe;
 use crate::process::Process;
@@ -134,7 +135,7 @@ impl MountRecord {
     }
 
     fn save_new_among(&self, own: &Path, others: &[PathBuf]) -> Result<()> {
-        let name = file_name(&self.path);
+        let name = file_name(own, others, &self.path);
         let known = read(&place_in(own, others, &name)).and_then(|known| known.supervisor);
         // Mounted anew by who looks after it.
         if known.is_some() && known == self.supervisor {
@@ -145,7 +146,7 @@ impl MountRecord {
     }
 
     fn save_among(&self, own: &Path, others: &[PathBuf]) -> Result<()> {
-        self.save_in(&place_in(own, others, &file_name(&self.path)))
+        self.save_in(&place_in(own, others, &file_name(own, others, &self.path)))
     }
 
     /// Keeps what is noted of this mount, which this process serves, from being swept for its age,
@@ -270,43 +271,44 @@ fn touch_all(all: &[&Path]) -> Result<()> {
     all.iter().try_for_each(|one| gone(File::open(one).and_then(|open| open.set_times(times))))
 }
 
-fn file_name(path: &Path) -> String {
-    format!("{}.json", escape(path))
+/// What the files of the mount at a path are called in these folders. One that a version before has
+/// noted keeps its name: the processes of that find it nowhere else.
+fn name_in(own: &Path, others: &[PathBuf], path: &Path) -> String {
+    let (name, before) = (name::escape(path), name::before(path));
+    let record = |name: &str| place_in(own, others, &format!("{name}.json"));
+    let keeps = name != before
+        && !record(&name).exists()
+        && read(&record(&before)).is_some_and(|noted| noted.path == path);
+    if keeps { before } else { name }
+}
+
+fn file_name(own: &Path, others: &[PathBuf], path: &Path) -> String {
+    format!("{}.json", name_in(own, others, path))
 }
 
 /// Where a mount is recorded: perhaps a version before has done so, elsewhere.
 fn found_of(path: &Path) -> Result<PathBuf> {
-    place_of(&file_name(path))
+    place_for(path, "json")
 }
 
 /// Where the session of the mount at a path is noted.
 pub fn session_file(path: &Path) -> Result<PathBuf> {
-    place_of(&format!("{}.session", escape(path)))
+    place_for(path, "session")
+}
+
+/// The place of a file of the mount at a path.
+fn place_for(path: &Path, ending: &str) -> Result<PathBuf> {
+    let (own, others) = (folder::own()?, folder::others());
+    Ok(place_in(&own, &others, &format!("{}.{ending}", name_in(&own, &others, path))))
 }
 
 /// Default log of a mount that was given none.
 pub fn default_log(path: &Path) -> Result<PathBuf> {
-    let dir = if nix::unistd::geteuid().is_root() {
-        PathBuf::from("/var/log/weft")
-    } else {
-        folder::own()?.join("log")
-    };
-    Ok(dir.join(format!("mount-{}.log", escape(path))))
-}
-
-/// A path as one file name; different paths give different names.
-fn escape(path: &Path) -> String {
-    use std::os::unix::ffi::OsStrExt;
-    let mut name = String::new();
-    for &byte in path.as_os_str().as_bytes().strip_prefix(b"/").unwrap_or_default() {
-        match byte {
-            b'/' => name.push('-'),
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' => name.push(byte as char),
-            _ => name.push_str(&format!("%{byte:02x}")),
-        }
-    }
-    // The kernel's limit for a name is 255 bytes; the end tells paths apart best.
-    name.split_off(name.len().saturating_sub(200))
+    let own = folder::own()?;
+    let name = name_in(&own, &folder::others(), path);
+    let is_root = nix::unistd::geteuid().is_root();
+    let dir = if is_root { PathBuf::from("/var/log/weft") } else { own.join("log") };
+    Ok(dir.join(format!("mount-{name}.log")))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Tests of mounts.
 
+use super::name::escape;
 use super::*;
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -57,7 +58,32 @@ fn paths_make_distinct_names() {
     for (i, a) in names.iter().enumerate() {
         assert!(!a.contains('/') && names[i + 1..].iter().all(|b| a != b), "{names:?}");
     }
-    assert!(escape(&Path::new("/").join("x".repeat(300))).len() <= 200);
+    // However long they are, and whatever they have in common.
+    let long = |first: &str| Path::new("/").join(first).join("ä".repeat(100));
+    let (a, b) = (escape(&long("a")), escape(&long("b")));
+    assert!(a != b && a.len() <= 200 && b.len() <= 200, "{a} {b}");
+    assert_eq!(a, escape(&long("a")), "it is found again");
+}
+
+/// Its processes look for it there, and where another has that name it was never found.
+#[test]
+fn a_long_path_keeps_the_name_that_a_version_before_gave_it() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("mounts")).unwrap();
+    let path = |first: &str| Path::new("/").join(first).join("x".repeat(250));
+    let called = |first: &str| name_in(dir.path(), &[], &path(first));
+    let before = "x".repeat(200);
+    let record = MountRecord::of_this_process(path("a"), vec![], vec![], None).unwrap();
+    record.save_in(&dir.path().join("mounts").join(format!("{before}.json"))).unwrap();
+    assert_eq!(called("a"), before);
+    assert_eq!(called("b"), escape(&path("b")), "that is another's");
+    // A new one is noted beside it.
+    let other = MountRecord { path: path("b"), ..record.clone() };
+    other.save_new_among(dir.path(), &[]).unwrap();
+    record.save_new_among(dir.path(), &[]).unwrap();
+    let mut noted: Vec<_> = records_in(dir.path()).into_iter().map(|noted| noted.path).collect();
+    noted.sort();
+    assert_eq!(noted, [path("a"), path("b")]);
 }
 
 /// Others can make what they like where all may write.
@@ -105,7 +131,7 @@ fn a_mount_stays_remembered_where_it_is_until_it_is_made_anew() {
         fs::create_dir(dir.join("mounts")).unwrap();
     }
     let others = [before.clone()];
-    let file = before.join("mounts").join(file_name(Path::new("/m")));
+    let file = before.join("mounts").join("m.json");
     let remembered = || {
         assert!(records_in(&own).is_empty(), "a version before does not look there");
         read(&file).map(|record| record.process)
@@ -118,7 +144,7 @@ fn a_mount_stays_remembered_where_it_is_until_it_is_made_anew() {
     // It is taken over, which comes to nothing.
     heir.save_among(&own, &others).unwrap();
     assert_eq!(remembered().as_ref(), Some(&heir.process));
-    let place = place_in(&own, &others, &file_name(&serves.path));
+    let place = place_in(&own, &others, "m.json");
     serves.put_back_in(&place, &heir.process).unwrap();
     assert_eq!(remembered().as_ref(), Some(&serves.process));
     // Whoever looks after it mounts it anew.
