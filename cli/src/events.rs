@@ -1,7 +1,7 @@
 //! `weft events`: what has happened in the cluster, when and why.
 
 use crate::control::ClusterArgs;
-use crate::output::{Format, OutputArgs, say};
+use crate::output::{Format, OutputArgs, complain, describe, plain, tell};
 use anyhow::Result;
 use humantime::format_rfc3339_millis;
 use serde::Serialize;
@@ -64,21 +64,31 @@ pub async fn run(args: Args) -> Result<()> {
             .output
             .print(&rows, |rows| rows.iter().map(text).collect::<Vec<_>>().join("\n"));
     }
+    let mut silent = false;
     loop {
         for row in rows.drain(..) {
-            match args.output.output {
-                Format::Json => say(&serde_json::to_string(&row)?)?,
-                Format::Text => say(&text(&row))?,
+            let line = match args.output.output {
+                Format::Json => serde_json::to_string(&row)?,
+                Format::Text => text(&row),
+            };
+            if !tell(&line)? {
+                return Ok(());
             }
         }
         sleep(LOOK_INTERVAL).await;
         match list(&mut group, after, 0).await {
             Ok(new) => {
+                silent = false;
                 after = new.last().map_or(after, |event| event.number);
                 rows.extend(new.into_iter().filter(wanted).map(Row::from));
             }
-            // Until there is another leader.
-            Err(error) if can_wait(error.kind) => {}
+            // Until there is another leader. Who follows must not take that for peace.
+            Err(error) if can_wait(error.kind) => {
+                if !std::mem::replace(&mut silent, true) {
+                    let why = describe(&error.into());
+                    complain(&format!("weft: nothing is heard of the cluster now: {why}"));
+                }
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -121,7 +131,5 @@ impl From<v1::Event> for Row {
 
 fn text(row: &Row) -> String {
     let mark = if row.warning { "!" } else { " " };
-    // Names come from outside.
-    let plain = |text: &str| text.replace(char::is_control, "?");
     format!("{} {mark} {:<17} {}", row.time, plain(&row.kind), plain(&row.text))
 }

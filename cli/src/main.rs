@@ -114,7 +114,7 @@ fn main() -> ExitCode {
     if let Some(args) = mount::helper::called() {
         return for_mount(args).map_or_else(
             |refusal| {
-                eprintln!("{refusal}");
+                output::complain(&refusal.to_string());
                 refusal.code()
             },
             |()| ExitCode::SUCCESS,
@@ -123,7 +123,7 @@ fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("weft: {}", output::describe(&error));
+            output::complain(&format!("weft: {}", output::describe(&error)));
             ExitCode::FAILURE
         }
     }

@@ -36,10 +36,26 @@ impl OutputArgs {
 /// Prints an answer on standard output. A reader that went away (`weft status | head`) is not an
 /// error.
 pub fn say(text: &str) -> Result<()> {
+    tell(text).map(drop)
+}
+
+/// As [`say`], for who has more to say later. Answers whether somebody still reads.
+pub fn tell(text: &str) -> Result<bool> {
     match writeln!(io::stdout(), "{}", text.trim_end()) {
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => Ok(other?),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        other => Ok(other.map(|()| true)?),
     }
+}
+
+/// Says why something failed on standard error. Nobody reads it any more: that is no reason to
+/// panic.
+pub fn complain(why: &str) {
+    let _ = writeln!(io::stderr(), "{why}");
+}
+
+/// Text fit for a terminal: names come from outside.
+pub fn plain(text: &str) -> String {
+    text.replace(char::is_control, "?")
 }
 
 /// An error with its causes. A cause that the text before it already tells is left out: libraries
@@ -57,7 +73,7 @@ pub fn describe(error: &anyhow::Error) -> String {
     text
 }
 
-/// Rows of cells with a heading, printed in aligned columns.
+/// Rows of cells with a heading, printed in aligned columns. Nothing in a cell drives the terminal.
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -68,7 +84,7 @@ impl Table {
     }
 
     pub fn row(&mut self, cells: impl IntoIterator<Item = impl ToString>) {
-        self.rows.push(cells.into_iter().map(|c| c.to_string()).collect());
+        self.rows.push(cells.into_iter().map(|c| plain(&c.to_string())).collect());
     }
 
     /// The table, each line starting with `indent`.
@@ -112,5 +128,12 @@ mod tests {
         table.row(["1", "up"]);
         table.row(["100", "down"]);
         assert_eq!(table.render(" "), " ID   STATE\n 1    up\n 100  down\n");
+    }
+
+    #[test]
+    fn a_name_from_outside_makes_no_lines_and_drives_no_terminal() {
+        let mut table = Table::new(&["CLIENT"]);
+        table.row(["a\n0 failed\x1b[2J"]);
+        assert_eq!(table.render(""), "CLIENT\na?0 failed?[2J\n");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::attribute::Quota;
 use super::words::{group_name, user_name};
-use crate::output::{OutputArgs, Table};
+use crate::output::{OutputArgs, Table, plain};
 use crate::size::Size;
 use anyhow::Result;
 use serde::Serialize;
@@ -162,7 +162,7 @@ fn count(n: Option<u64>) -> String {
 }
 
 fn text(shown: &Shown) -> String {
-    let mut out = format!("quota of {}: {}\n", shown.whose(), shown.state());
+    let mut out = format!("quota of {}: {}\n", plain(&shown.whose()), shown.state());
     let mut table = Table::new(&["", "USED", "SOFT", "LIMIT", "GRACE"]);
     let (b, i) = (&shown.bytes, &shown.inodes);
     table.row(["bytes".into(), bytes(b.used), bytes(b.soft), bytes(b.limit), grace(shown, b)]);

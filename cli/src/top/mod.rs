@@ -5,8 +5,8 @@ mod frame;
 mod screen;
 
 use crate::control::ClusterArgs;
-use crate::output::{Format, OutputArgs, say};
-use anyhow::{Result, bail};
+use crate::output::{Format, OutputArgs, tell};
+use anyhow::{Result, bail, ensure};
 use ask::{Seen, ask};
 use screen::{Key, Screen};
 use std::io::IsTerminal;
@@ -32,7 +32,7 @@ pub struct Args {
     /// Seconds between two looks
     #[arg(long, default_value_t = 2.0, value_name = "SECONDS", value_parser = interval)]
     interval: f64,
-    /// Look once, print that and end
+    /// Look once, print that and end; exit code 1 if no metadata server leads
     #[arg(long)]
     once: bool,
     /// With json: one object a line, as often as it looks
@@ -51,16 +51,23 @@ pub async fn run(args: Args) -> Result<()> {
     let mut leader = None;
     if args.once {
         let seen = ask(&args.cluster.cluster, &mut leader).await?;
-        return args.output.print(&seen.overview, |_| {
+        args.output.print(&seen.overview, |_| {
             let frame = frame::frame(&seen, &frame::Style { width: 120, ..Default::default() });
             frame.join("\n")
-        });
+        })?;
+        ensure!(
+            seen.overview.leads,
+            "no metadata server says that it leads, so nothing else is known"
+        );
+        return Ok(());
     }
     let every = Duration::from_secs_f64(args.interval);
     if args.output.output == Format::Json {
         loop {
             let seen = ask(&args.cluster.cluster, &mut leader).await?;
-            say(&serde_json::to_string(&seen.overview)?)?;
+            if !tell(&serde_json::to_string(&seen.overview)?)? {
+                return Ok(());
+            }
             sleep(every).await;
         }
     }

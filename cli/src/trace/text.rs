@@ -1,7 +1,7 @@
 //! The report for people.
 
 use super::report::{Report, SegmentRow};
-use crate::output::Table;
+use crate::output::{Table, plain};
 use crate::size::Size;
 
 /// Segments that are shown shard by shard without being told to show all.
@@ -81,8 +81,8 @@ fn segment(row: &SegmentRow) -> String {
                 Some(to) => format!("{}, moves to {to}", shard.state),
                 None => shard.state.clone(),
             },
-            plain(&shard.daemon),
-            plain(&shard.domain),
+            shard.daemon.clone(),
+            shard.domain.clone(),
             Size(shard.bytes).to_string(),
             match shard.chunk {
                 "away" => "away: the target does not serve".into(),
@@ -118,9 +118,4 @@ fn groups(report: &Report) -> String {
         ]);
     }
     table.render("  ")
-}
-
-/// Names come from outside.
-fn plain(text: &str) -> String {
-    text.replace(char::is_control, "?")
 }
