@@ -4,8 +4,10 @@ use crate::control::ClusterArgs;
 use crate::output::{OutputArgs, Table, say};
 use crate::size::Size;
 use anyhow::{Context, Result, ensure};
+use clap::builder::NonEmptyStringValueParser;
 use serde::Serialize;
 use weft_control::Group;
+use weft_proto::ErrorKind;
 use weft_proto::v1::{
     ListQosReply, ListQosRequest, QosLimits, QosPolicy, QosRule, SetQosRequest, TenantStat,
 };
@@ -42,7 +44,7 @@ enum Command {
 #[group(required = true, multiple = false)]
 struct Whose {
     /// A tenant: a client host, a name given to mounts, or `weft:rebuild`
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     client: Option<String>,
     /// All tenants without a rule of their own, each for itself
     #[arg(long)]
@@ -106,30 +108,42 @@ async fn set(args: SetArgs) -> Result<()> {
     ensure!(said, "say what it may have: --bandwidth, --iops, --metadata or --weight");
     let tenant = whose.tenant();
     let mut group = Group::new(crate::network::transport(), cluster.cluster);
-    let listed = group.call(ListQosRequest {}).await.context(REFUSED)?;
-    let rules = listed.policy.unwrap_or_default().rules;
-    let had = rules.into_iter().find(|rule| rule.tenant == tenant);
-    let had = had.and_then(|rule| rule.limits).unwrap_or_default();
-    let limits = QosLimits {
-        bandwidth: over(bandwidth, had.bandwidth),
-        iops: over(iops, had.iops),
-        metadata: over(metadata, had.metadata),
-        weight: match over(weight, had.weight.map(u64::from)) {
-            Some(weight) => Some(u32::try_from(weight).context("that is no weight")?),
-            None => None,
-        },
+    let limits = |had: QosLimits| -> Result<QosLimits> {
+        Ok(QosLimits {
+            bandwidth: over(bandwidth, had.bandwidth),
+            iops: over(iops, had.iops),
+            metadata: over(metadata, had.metadata),
+            weight: match over(weight, had.weight.map(u64::from)) {
+                Some(weight) => Some(u32::try_from(weight).context("that is no weight")?),
+                None => None,
+            },
+        })
     };
-    let nothing = limits == QosLimits::default();
-    let rule = QosRule { tenant: tenant.clone(), limits: (!nothing).then_some(limits) };
-    group.call(SetQosRequest { rule: Some(rule) }).await.context(REFUSED)?;
-    say(&format!("{}: {}", shown(&tenant), words(nothing, &limits)))
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let policy = group.call(ListQosRequest {}).await.context(REFUSED)?.policy;
+        let QosPolicy { version, rules } = policy.unwrap_or_default();
+        let had = rules.into_iter().find(|rule| rule.tenant == tenant);
+        let limits = limits(had.and_then(|rule| rule.limits).unwrap_or_default())?;
+        let nothing = limits == QosLimits::default();
+        let rule = QosRule { tenant: tenant.clone(), limits: (!nothing).then_some(limits) };
+        match group.call(SetQosRequest { rule: Some(rule), version: Some(version) }).await {
+            // Another command has changed rules meanwhile, perhaps this one.
+            Err(error) if error.kind == ErrorKind::Busy && tries < TRIES => {}
+            set => {
+                set.context(REFUSED)?;
+                return say(&format!("{}: {}", shown(&tenant), words(nothing, &limits)));
+            }
+        }
+    }
 }
 
 async fn clear(args: ClearArgs) -> Result<()> {
     let tenant = args.whose.tenant();
     let mut group = Group::new(crate::network::transport(), args.cluster.cluster);
     let rule = QosRule { tenant: tenant.clone(), limits: None };
-    group.call(SetQosRequest { rule: Some(rule) }).await.context(REFUSED)?;
+    group.call(SetQosRequest { rule: Some(rule), version: None }).await.context(REFUSED)?;
     say(&format!("{}: no rule any more", shown(&tenant)))
 }
 
@@ -140,6 +154,8 @@ async fn show(args: ShowArgs) -> Result<()> {
 }
 
 const REFUSED: &str = "the metadata servers refused";
+/// How often a rule is made anew of what others have made of the rules.
+const TRIES: u32 = 100;
 
 impl Whose {
     /// The name in a rule; empty: the default.

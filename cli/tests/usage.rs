@@ -92,6 +92,9 @@ fn wrong_usage_is_2_and_failure_is_1() {
     assert!(refused(&["layout", "get", "/proc"], 1).contains("not in a mount of weft"));
     assert!(refused(&["layout", "set", "/tmp"], 1).contains("/tmp"));
     assert!(refused(&["umount", "/nonexistent/x"], 1).contains("/nonexistent/x"));
+    // A variable of a script that is empty must not be the rule of everybody.
+    let nobody = ["qos", "set", "--client", "", "--iops", "1", "--cluster", "127.0.0.1:1"];
+    assert!(refused(&nobody, 2).contains("--client"));
     assert!(refused(&["umount", "/"], 1).contains("not of weft"));
 }
 

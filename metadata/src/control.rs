@@ -48,12 +48,15 @@ pub struct ControlService {
     targets: Arc<Targets>,
     /// One backup at a time.
     backups: Arc<Semaphore>,
+    /// One change of the rules of tenants at a time.
+    rules: Arc<Semaphore>,
     counts: Counts,
 }
 
 impl ControlService {
     pub fn new(node: Arc<Node>, targets: Arc<Targets>) -> Self {
-        Self { node, targets, backups: Arc::new(Semaphore::new(1)), counts: Counts::default() }
+        let [backups, rules] = [(); 2].map(|()| Arc::new(Semaphore::new(1)));
+        Self { node, targets, backups, rules, counts: Counts::default() }
     }
 
     fn check_cluster(&self, theirs: &[u8]) -> Result<Option<Uuid>> {
@@ -322,6 +325,14 @@ impl ControlService {
             let what = "there are metadata servers of a version that knows no rules of tenants, or \
                         that have not answered yet: upgrade them, or try again";
             return Err(Error::new(ErrorKind::NotSupported, what));
+        }
+        // Who has made the rule of one that was there must not undo what another has changed since.
+        // Only a leader changes any, and all that earlier ones have is in the state here.
+        let _one = self.rules.acquire().await;
+        let now = self.node.sharing.policy(&self.node.state)?.version;
+        if request.version.is_some_and(|version| version != now) {
+            let what = "the rules were changed meanwhile: look at them, and try again";
+            return Err(Error::new(ErrorKind::Busy, what));
         }
         let events = vec![events::of_qos(&rule)];
         let body = v1::log_entry::Body::SetQos(v1::SetQosEntry { rule: Some(rule) });

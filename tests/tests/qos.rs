@@ -61,6 +61,26 @@ fn rules(shown: &Value) -> Vec<Value> {
     shown["rules"].as_array().cloned().unwrap_or_default()
 }
 
+/// Two commands that change a part of one rule each, at the same time: what both say is done, is.
+fn change_at_once(cluster: &Cluster) -> Result<()> {
+    for rate in 1..6_u64 {
+        let number = rate.to_string();
+        let set = |what| qos(cluster, &["set", "--client", "both", what, &number]).is_ok();
+        let both = std::thread::scope(|scope| {
+            let other = scope.spawn(|| set("--metadata"));
+            set("--iops") & other.join().unwrap_or(false)
+        });
+        let shown = eventually(LIMIT, "the rules", || show(cluster).ok())?;
+        let kept = |rule: &Value| rule["iops"] == rate && rule["metadata"] == rate;
+        ensure!(!both || rules(&shown).iter().any(kept), "{rate}: {shown:#}");
+    }
+    eventually(LIMIT, "no such rule", || {
+        let _ = qos(cluster, &["clear", "--client", "both"]);
+        let left = rules(&show(cluster).ok()?);
+        left.iter().all(|rule| rule["tenant"] != "both").then_some(())
+    })
+}
+
 #[test]
 fn rules_hold_and_outlive_leaders_and_restarts() -> Result<()> {
     // With certificates, tenants are those of the certificates, whatever mounts are called.
@@ -82,6 +102,8 @@ fn rules_hold_and_outlive_leaders_and_restarts() -> Result<()> {
         let args = [&["qos", "set", "--weight", "0", "--cluster", &address][..], &wrong].concat();
         ensure!(!weft(&args)?.status.success(), "{wrong:?}");
     }
+
+    change_at_once(&cluster)?;
 
     // Daemons hear of it within a heartbeat, and the leader at once.
     let (slow, fast) = (mount(&cluster, "slow")?, mount(&cluster, "fast")?);

@@ -15,7 +15,8 @@ async fn rules_of_tenants_are_set_once_all_servers_know_them() {
     let limits = Some(v1::QosLimits { weight: Some(50), ..Default::default() });
     let rule = v1::QosRule { tenant: "a".into(), limits };
     let rules = vec![rule.clone()];
-    let request = move || tonic::Request::new(v1::SetQosRequest { rule: Some(rule.clone()) });
+    let request =
+        move || tonic::Request::new(v1::SetQosRequest { rule: Some(rule.clone()), version: None });
     for known in [0, Known::Quotas as u32] {
         for server in [2, 3] {
             let ack = v1::RaftAck { known_entries: known, ..Default::default() };
