@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::timeout;
 use weft_client::{Credentials, FileKind, Filesystem, Options};
+use weft_proto::ErrorKind;
 
 /// Extents that are asked for; a file with more is shown as far as that.
 const MAX_EXTENTS: usize = 4_000_000;
@@ -93,6 +94,9 @@ async fn trace(fs: &Filesystem, args: &Args, place: &Place) -> Result<report::Re
         },
         // Mounted over, bound elsewhere, or renamed just now: the kernel knows which one it is.
         (_, Some(ino)) => ino,
+        (Err(error), None) if !is_missing(error.kind) => {
+            return Err(error).with_context(|| format!("cannot look at {name} in the cluster"));
+        }
         (Err(error), None) => {
             return Err(error).with_context(|| {
                 format!(
@@ -109,4 +113,9 @@ async fn trace(fs: &Filesystem, args: &Args, place: &Place) -> Result<report::Re
     let cluster = place.cluster.join(",");
     let map = fs.cluster_map();
     Ok(report::report(name.to_string(), &cluster, &traced, &map, &looks, args.all))
+}
+
+/// Whether such an error says that there is no such file, and not that nobody can tell.
+fn is_missing(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NotFound | ErrorKind::NotDirectory | ErrorKind::Stale)
 }

@@ -127,8 +127,7 @@ pub fn report(
         rows.push(row);
     }
     let may_lose = rows.iter().map(|row| row.may_lose).min();
-    let worst = rows.iter().min_by_key(|row| row.may_lose);
-    let redundancy = worst.map_or_else(|| "no content on targets".into(), |w| of_all(w, &rows));
+    let redundancy = of_all(&rows);
     // Those that lack something first, each in the order of the file.
     rows.sort_by_key(|row| row.missing == 0);
     let listed = if all { rows.len() } else { rows.len().min(LISTED) };
@@ -290,13 +289,19 @@ pub fn words(missing: usize, width: usize, parity: usize) -> String {
     }
 }
 
-fn of_all(worst: &SegmentRow, rows: &[SegmentRow]) -> String {
-    let like = rows.iter().filter(|row| row.may_lose == worst.may_lose).count();
-    let lacking = rows.iter().filter(|row| row.missing > 0).count();
-    match (worst.missing, rows.len()) {
+/// What may be lost of the segment that is worst off; one that lacks something tells more than one
+/// that never had redundancy.
+fn of_all(rows: &[SegmentRow]) -> String {
+    let lacking = || rows.iter().filter(|row| row.missing > 0);
+    let worst = lacking().min_by_key(|row| row.may_lose);
+    let Some(worst) = worst.or(rows.iter().min_by_key(|row| row.may_lose)) else {
+        return "no content on targets".into();
+    };
+    let like = lacking().filter(|row| row.may_lose == worst.may_lose).count();
+    match (lacking().count(), rows.len()) {
         (0, _) | (_, 1) => worst.redundancy.clone(),
-        (_, all) => format!(
-            "{lacking} of {all} segments lack shards; {like} of them as the worst: {}",
+        (lack, all) => format!(
+            "{lack} of {all} segments lack shards; {like} of them as the worst: {}",
             worst.redundancy
         ),
     }
