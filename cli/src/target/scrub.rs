@@ -1,13 +1,14 @@
 //! `weft target scrub`: has targets read everything that they hold and compare it with its
 //! checksums.
 
-use super::list::rows;
+use super::list::{TargetRow, rows};
 use crate::control::{ClusterArgs, leader_status};
-use crate::output::{OutputArgs, Table};
+use crate::output::{OutputArgs, Table, complain};
 use crate::progress::Progress;
 use crate::size::Size;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -26,8 +27,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 ///
 /// Counts what is damaged or cannot be read, here and in the counters of the targets. What was
 /// found is made anew of the other shards soon after; readers go round it until then. A target that
-/// does not answer is waited for, for a minute. Exit code 1: something was found, or a target was
-/// not read to its end.
+/// does not answer is waited for, for a minute. Targets that are not up are named and left out.
+/// Exit code 1: something was found, a target was not read to its end, or none is up.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Ids of targets [default: all that are up]
@@ -71,10 +72,12 @@ const NAMED: usize = 100;
 pub async fn run(args: Args) -> Result<ExitCode> {
     let reply = leader_status(&args.cluster.cluster).await?;
     let all = rows(&reply);
-    let wanted: Vec<u32> = match args.ids.is_empty() {
-        true => all.iter().filter(|t| t.state == "up").map(|t| t.id).collect(),
-        false => args.ids.clone(),
-    };
+    let (wanted, left_out) = chosen(&all, &args.ids);
+    if !left_out.is_empty() {
+        let ids: Vec<String> = left_out.iter().map(u32::to_string).collect();
+        complain(&format!("weft: these targets are not up, and not read: {}", ids.join(", ")));
+    }
+    ensure!(!wanted.is_empty(), "no target is up, so nothing was read; see weft target list");
     let cluster = reply.map.as_ref().and_then(|m| Uuid::from_slice(&m.cluster));
     let peers =
         Peers::new(crate::network::transport(), Identity { name: "weft scrub".into(), cluster });
@@ -97,6 +100,17 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     args.output.print(&done, |done| text(done))?;
     let clean = done.iter().all(Scrubbed::is_clean);
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The targets to scrub, and those that are left out as they are not up.
+fn chosen(all: &[TargetRow], ids: &[u32]) -> (Vec<u32>, Vec<u32>) {
+    if !ids.is_empty() {
+        let ids: BTreeSet<u32> = ids.iter().copied().collect();
+        return (ids.into_iter().collect(), Vec::new());
+    }
+    let (up, other): (Vec<_>, Vec<_>) = all.iter().partition(|target| target.state == "up");
+    let ids = |targets: Vec<&TargetRow>| targets.into_iter().map(|target| target.id).collect();
+    (ids(up), ids(other))
 }
 
 struct Scrub {
@@ -230,6 +244,22 @@ mod tests {
         }
         let (answer, times) = asked(ErrorKind::Io, 1).await;
         assert!(answer.is_err() && times == 1, "it has answered");
+    }
+
+    #[test]
+    fn who_is_not_up_is_left_out_and_told_of() {
+        use weft_proto::v1::{ClusterMap, StatusReply, TargetInfo, TargetState};
+        let of = |id, state: TargetState| TargetInfo {
+            id,
+            state: state.into(),
+            ..TargetInfo::default()
+        };
+        let targets = vec![of(1, TargetState::Up), of(2, TargetState::Down)];
+        let map = Some(ClusterMap { targets, ..ClusterMap::default() });
+        let all = rows(&StatusReply { map, ..StatusReply::default() });
+        assert_eq!(chosen(&all, &[]), (vec![1], vec![2]));
+        assert_eq!(chosen(&all[1..], &[]), (vec![], vec![2]), "nothing is left to do");
+        assert_eq!(chosen(&all, &[2, 2]), (vec![2], vec![]), "what is named is tried, once");
     }
 
     #[tokio::test(start_paused = true)]
