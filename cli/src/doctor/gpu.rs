@@ -99,8 +99,9 @@ pub fn acs(system: &System) -> Vec<Check> {
     let bridges = system.pci("0x0604");
     let configs: Vec<_> =
         bridges.iter().map(|b| (b, system.bytes(&format!("{PCI}/{b}/config")))).collect();
-    // Without root the kernel shows the first 64 bytes.
-    if configs.iter().any(|(_, bytes)| bytes.len() <= 256) {
+    // Without root the kernel shows the first 64 bytes. Some machines hide what comes after 256.
+    let is_hidden = |bytes: &[u8]| bytes.len() < 256 || bytes.len() == 256 && is_express(bytes);
+    if configs.iter().any(|(_, bytes)| is_hidden(bytes)) {
         return vec![Check::warn(name, "cannot be read", "run this as root")];
     }
     let on: Vec<_> = configs
@@ -119,6 +120,20 @@ pub fn acs(system: &System) -> Vec<Check> {
              in virtual machines): traffic between NIC and GPU then stays below their switch",
         )
     }]
+}
+
+/// Whether a device has more than 256 bytes of configuration: a bridge to old PCI has not.
+fn is_express(config: &[u8]) -> bool {
+    let byte = |at: u8| config.get(usize::from(at)).copied().unwrap_or_default();
+    let mut at = if byte(0x06) & 0x10 == 0 { 0 } else { byte(0x34) };
+    for _ in 0..48 {
+        match (at & !3, byte(at & !3)) {
+            (0, _) => return false,
+            (_, 0x10) => return true,
+            (this, _) => at = byte(this | 1),
+        }
+    }
+    false
 }
 
 /// The control word of the ACS capability, from a device's configuration space.
@@ -250,10 +265,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         tree(dir.path(), &with_gpu(&[("sys/bus/pci/devices/0000:16:00.0/class", "0x060400")]));
         let at = dir.path().join("sys/bus/pci/devices/0000:16:00.0/config");
+        // Two capabilities, the second at 0x50: none is that of PCI Express, or one is.
+        let mut old = [0; 256];
+        (old[0x06], old[0x34], old[0x40], old[0x41], old[0x50]) = (0x10, 0x40, 0x01, 0x50, 0x0d);
+        let hidden = std::array::from_fn::<u8, 256, _>(|n| if n == 0x50 { 0x10 } else { old[n] });
         for (bytes, verdict) in [
             (config(0x1d), Verdict::Warn),
             (config(0x01), Verdict::Ok),
             (vec![0; 64], Verdict::Warn), // not root
+            (old.to_vec(), Verdict::Ok),
+            (hidden.to_vec(), Verdict::Warn),
         ] {
             fs::write(&at, bytes).unwrap();
             assert_eq!(acs(&bare(dir.path()))[0].verdict, verdict);
