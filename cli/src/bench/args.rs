@@ -9,7 +9,7 @@ use std::path::PathBuf;
 ///
 /// Writes and reads real files in a folder of its own, and measures in the same run what the
 /// disk, the network, memory and an empty FUSE server do, so that the ratio means something.
-/// Without --mount only the floors are measured.
+/// Without --mount and --cluster only the floors are measured, and how fast data is encoded.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   weft bench --dir /tmp/weft --mount /tmp/mnt
@@ -44,7 +44,8 @@ pub struct Args {
         clap::value_parser!(u32).range(1..))]
     pub repeat: u32,
     /// Longest that one measurement may take, in seconds; it then counts what was done
-    #[arg(long, default_value_t = 20, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 20, value_name = "SECONDS", value_parser =
+        clap::value_parser!(u64).range(..=86_400))]
     pub limit: u64,
     /// Only these cases or figures, separated by commas, with the floors that they stand on
     #[arg(long, value_delimiter = ',', value_name = "NAME,..")]

@@ -1,7 +1,7 @@
 //! What a loader of samples does through the client library: many small reads in one call.
 
-use super::context::{Context, Sample};
-use super::task::{Outcome, check_stamps, noise, stamp};
+use super::context::{Context, Sample, own_name};
+use super::task::{Outcome, check_stamps, goes_on, interrupted, noise, stamp};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use std::time::{Duration, Instant};
 use weft_client::blocking::{ConnectOptions, Connection, User};
@@ -52,6 +52,7 @@ pub fn samples(context: &Context) -> Result<Vec<Sample>> {
             for folder in 0..FOLDERS {
                 user.mkdir(format!("{dir}/{folder}"), 0o700)?;
                 for file in 0..context.files {
+                    ensure!(!interrupted(), "interrupted");
                     let path = format!("{dir}/{folder}/{file}");
                     let flags = OpenFlags { write: true, ..Default::default() };
                     let file = user.create(&path, 0o600, flags)?;
@@ -117,7 +118,7 @@ fn read_batches(
 ) -> Result<Outcome> {
     let (start, mut done) = (Instant::now(), Outcome::default());
     for batch in items.chunks(BATCH) {
-        if start.elapsed() > limit || super::task::interrupted() {
+        if !goes_on(start, limit) {
             break;
         }
         let mut lens = vec![Ok(0); batch.len()];
@@ -139,6 +140,7 @@ pub(super) fn write_large(user: &User, path: &str, bytes: u64) -> Result<()> {
     let file = user.create(path, 0o600, flags)?;
     let mut buffer = noise(REQUEST, bytes);
     for offset in (0..bytes / REQUEST as u64 * REQUEST as u64).step_by(REQUEST) {
+        ensure!(!interrupted(), "interrupted");
         stamp(&mut buffer, offset);
         ensure!(file.write(offset, &buffer)? == REQUEST, "a write was cut short");
     }
@@ -162,7 +164,7 @@ pub(super) fn with_folder(
     name: &str,
     act: impl FnOnce(&Context, &str) -> Result<Vec<Sample>>,
 ) -> Result<Vec<Sample>> {
-    let dir = format!("/.weft-bench-{}.{name}", std::process::id());
+    let dir = format!("/{}.{name}", own_name());
     connected(context, |user| Ok(user.mkdir(&dir, 0o700).map(drop)?))
         .context("cannot make a folder in the root directory")?;
     let samples = act(context, &dir);

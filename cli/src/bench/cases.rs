@@ -32,6 +32,8 @@ pub struct Case {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Needs {
     Nothing,
+    /// Intel's library, a yardstick.
+    Isal,
     Mount,
     Cluster,
     /// A GPU; for workloads the cluster, too.
@@ -42,7 +44,7 @@ impl Needs {
     /// The flag that brings it.
     fn flag(self) -> &'static str {
         match self {
-            Self::Nothing => "no flag",
+            Self::Nothing | Self::Isal => "no flag",
             Self::Mount => "--mount MNT",
             Self::Cluster => "--cluster ADDR,.. or --dir DIR",
             Self::Gpu => "--gpu and --cluster ADDR,.. or --dir DIR",
@@ -71,7 +73,7 @@ pub static FLOORS: &[Case] = &[
     },
     Case {
         name: "isal",
-        needs: Needs::Nothing,
+        needs: Needs::Isal,
         rows: &[row("encode_isal", Bytes, &[], "one thread encodes 4+2 with ISA-L")],
         run: floor::memory::encode_isal,
     },
@@ -199,14 +201,14 @@ pub static WORKLOADS: &[Case] = &[
                 "create_4",
                 Operations,
                 &["fuse_create", "group_fsync"],
-                "four processes, one folder",
+                "four processes, a folder each",
             ),
-            row("stat_4", Operations, &["fuse_stat", "net_call"], "four processes, one folder"),
+            row("stat_4", Operations, &["fuse_stat", "net_call"], "four processes, a folder each"),
             row(
                 "unlink_4",
                 Operations,
                 &["fuse_unlink", "group_fsync"],
-                "four processes, one folder",
+                "four processes, a folder each",
             ),
         ],
         run: workload::metadata_4,
@@ -307,7 +309,9 @@ pub fn select(
         let floors = workloads.iter().flat_map(|w| w.rows).flat_map(|row| row.floors);
         floors.into_iter().any(|floor| case.rows.iter().any(|row| row.name == *floor))
     };
-    let floors = FLOORS.iter().filter(|case| wanted(case) || stood_on(case)).collect();
+    // One that nothing measures here is no reason to measure nothing, unless it is asked for.
+    let floors = FLOORS.iter().filter(|case| wanted(case) || stood_on(case) && has(case.needs));
+    let floors = floors.collect();
     Ok((floors, workloads))
 }
 

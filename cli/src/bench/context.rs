@@ -41,7 +41,8 @@ impl Context {
             mount,
             scratch,
             cluster,
-            size: args.size.0.max(16 << 20),
+            // The library is written in whole MiB, and all of it is read again.
+            size: args.size.0.max(16 << 20) >> 20 << 20,
             operations: args.ops.max(1),
             files: args.files.max(1),
             limit: Duration::from_secs(args.limit.max(1)),
@@ -111,13 +112,19 @@ impl Context {
     }
 }
 
+/// A name that nobody else has: other machines may measure the same filesystem, with processes of
+/// the same number.
+pub fn own_name() -> String {
+    format!(".weft-bench-{}-{:08x}", std::process::id(), rand::random::<u32>())
+}
+
 /// A folder of this run that is removed at the end.
 #[derive(Debug)]
 pub struct OwnDir(PathBuf);
 
 impl OwnDir {
     pub fn create(parent: &Path) -> Result<Self> {
-        let path = parent.join(format!(".weft-bench-{}", std::process::id()));
+        let path = parent.join(own_name());
         fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self(path))
     }

@@ -2,7 +2,7 @@
 
 use super::batches::{connected, with_folder, write_large};
 use super::context::{Context, Sample};
-use super::task::{Outcome, check_stamps};
+use super::task::{Outcome, check_stamps, interrupted};
 use anyhow::{Result, ensure};
 use futures_util::stream::{self, StreamExt};
 use std::time::Instant;
@@ -62,6 +62,7 @@ pub fn files(context: &Context) -> Result<Vec<Sample>> {
             let all = |way: &dyn Fn(u64, Slice<'_>) -> weft_proto::Result<usize>| {
                 let (start, before) = (Instant::now(), copied_bytes());
                 for off in (0..context.size).step_by(MEMORY) {
+                    ensure!(!interrupted(), "interrupted");
                     let len = MEMORY.min((context.size - off) as usize);
                     let done = way(off, memory.slice(0, len)?)?;
                     ensure!(done == len, "{done} bytes of {len} at {off}");

@@ -21,9 +21,11 @@ mod workload;
 use anyhow::{Context as _, Result, bail, ensure};
 pub use args::Args;
 
+use crate::output::{complain, say};
 use cases::{Case, Needs};
 use context::{Context, OwnDir, Sample};
 use cpu::Cluster;
+use floor::isal::Isal;
 use indicatif::{ProgressBar, ProgressStyle};
 use report::{Failure, Report, Settings};
 use std::io::IsTerminal;
@@ -32,16 +34,26 @@ use tokio::signal::unix::{SignalKind, signal};
 
 pub async fn run(args: Args) -> Result<ExitCode> {
     // Set before anything starts, so that no signal leaves files behind.
-    let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        task::interrupt();
-    });
+    let mut signals = vec![SignalKind::terminate(), SignalKind::interrupt()];
+    // Who has said nohup goes on when the terminal goes.
+    signals.extend((!ignores(libc::SIGHUP)).then(SignalKind::hangup));
+    for kind in signals {
+        let mut caught = signal(kind).with_context(|| format!("cannot catch {kind:?}"))?;
+        tokio::spawn(async move {
+            caught.recv().await;
+            task::interrupt();
+        });
+    }
     tokio::task::spawn_blocking(move || dispatch(&args)).await.context("the bench died")?
+}
+
+/// Whether this process was started so that the signal does nothing.
+fn ignores(signal: i32) -> bool {
+    // SAFETY: all zeros is a value of this plain structure.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is set, and the structure lives through the call, which fills it.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
+    asked == 0 && now.sa_sigaction == libc::SIG_IGN
 }
 
 fn dispatch(args: &Args) -> Result<ExitCode> {
@@ -50,7 +62,7 @@ fn dispatch(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.list {
-        list();
+        say(&list())?;
         return Ok(ExitCode::SUCCESS);
     }
     let report = measure(args)?;
@@ -58,7 +70,8 @@ fn dispatch(args: &Args) -> Result<ExitCode> {
     Ok(if report.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn list() {
+fn list() -> String {
+    let mut out = String::new();
     for (title, cases) in [("Floors", cases::FLOORS), ("Workloads", cases::WORKLOADS)] {
         let mut table = crate::output::Table::new(&["CASE", "FIGURE", "WHAT"]);
         for case in cases {
@@ -66,8 +79,9 @@ fn list() {
                 table.row([case.name, row.name, row.about]);
             }
         }
-        println!("{title}\n{}", table.render("  "));
+        out += &format!("{title}\n{}\n", table.render("  "));
     }
+    out
 }
 
 fn measure(args: &Args) -> Result<Report> {
@@ -82,6 +96,7 @@ fn measure(args: &Args) -> Result<Report> {
     }
     let has = |needs| match needs {
         Needs::Nothing => true,
+        Needs::Isal => Isal::load().is_some(),
         Needs::Mount => args.mount.is_some(),
         Needs::Cluster => !cluster.addresses.is_empty(),
         Needs::Gpu => args.gpu && !cluster.addresses.is_empty(),
@@ -94,6 +109,9 @@ fn measure(args: &Args) -> Result<Report> {
         _ => &args.only,
     };
     let (floors, workloads) = cases::select(only, has)?;
+    if only.is_empty() && !has(Needs::Isal) {
+        complain("weft: nothing is compared with ISA-L: libisal.so.2 is not here (libisal2)");
+    }
     let mount = args.mount.as_deref().map(OwnDir::create).transpose()?;
     let parent = args.scratch.clone().or_else(|| args.dir.clone());
     let parent = parent.unwrap_or_else(std::env::temp_dir);

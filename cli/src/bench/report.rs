@@ -96,7 +96,7 @@ fn figure(row: &Row, samples: &[Sample], floors: &[Figure]) -> Option<Figure> {
     let samples: Vec<&Sample> = samples.iter().filter(|s| s.name == row.name).collect();
     let runs: Vec<f64> = samples.iter().map(|s| rate(row.unit, s)).collect();
     let median = median(runs.clone())?;
-    let amount: f64 = samples.iter().map(|s| amount(row.unit, s)).sum();
+    let amount = samples.iter().map(|s| amount(row.unit, s)).sum::<f64>().max(1.0);
     let scale = match row.unit {
         Unit::Bytes => GIB / amount,
         Unit::Operations => 1e6 / amount,
@@ -104,7 +104,7 @@ fn figure(row: &Row, samples: &[Sample], floors: &[Figure]) -> Option<Figure> {
     let cpu = samples.iter().fold(Cpu::default(), |sum, s| sum.plus(&s.cpu)).scaled(scale);
     let bytes = row.unit == Unit::Bytes;
     let compared = row.floors.iter().filter_map(|&name| {
-        let floor = floors.iter().find(|f| f.name == name)?;
+        let floor = floors.iter().find(|f| f.name == name && f.median > 0.0)?;
         Some(Comparison { floor: name, ratio: median / floor.median })
     });
     Some(Figure {

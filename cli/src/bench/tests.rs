@@ -53,6 +53,30 @@ fn cases_on_a_plain_folder_leave_nothing_behind() {
     assert_eq!(std::fs::read_dir(dir.path().join("scratch")).unwrap().count(), 0);
 }
 
+/// What is read must have been written: the library writes whole MiB.
+#[test]
+fn large_files_are_of_whole_mib() {
+    let dir = tempfile::tempdir().unwrap();
+    let scratch = OwnDir::create(dir.path()).unwrap();
+    let context = Context::new(&args("--size 20000000"), None, scratch, Cluster::default());
+    assert_eq!(context.size, 19 << 20);
+}
+
+/// JSON has no other numbers.
+#[test]
+fn what_came_to_nothing_is_told_in_numbers() {
+    let sample = |name| {
+        let cpu = cpu::Cpu([("bench", 1.0)].into());
+        Sample { name, outcome: task::Outcome { seconds: 1.0, ..Default::default() }, cpu }
+    };
+    let samples = [sample("net_call"), sample("stat_1")];
+    let floors = report::figures(&FLOORS.iter().collect::<Vec<_>>(), &samples, &[]);
+    let all = report::figures(&WORKLOADS.iter().collect::<Vec<_>>(), &samples, &floors);
+    assert_eq!((floors.len(), all.len()), (1, 1));
+    assert!(all[0].compared.is_empty(), "so many times nothing: {all:?}");
+    assert!(all[0].cpu_us_per_operation.as_ref().unwrap().total().is_finite(), "{all:?}");
+}
+
 #[test]
 fn wrong_bytes_are_noticed() {
     let dir = tempfile::tempdir().unwrap();

@@ -84,7 +84,8 @@ pub fn metadata_4(context: &Context) -> Result<Vec<Sample>> {
 /// Creates files, looks at them, removes them, from `processes` processes, each in a folder of its
 /// own: in one folder the kernel lets them make names only one after the other.
 fn metadata(context: &Context, names: [&'static str; 3], processes: u64) -> Result<Vec<Sample>> {
-    let dir = context.mount()?.join("names");
+    // Its own, so that a case that fails leaves nothing in the way of the next.
+    let dir = context.mount()?.join(names[0]);
     std::fs::create_dir(&dir)?;
     // A process that ran out of time has made fewer: the others then go by what is there.
     let made = |process: u64| Files { dir: dir.join(process.to_string()), count: 0 };
@@ -92,7 +93,7 @@ fn metadata(context: &Context, names: [&'static str; 3], processes: u64) -> Resu
         std::fs::create_dir(made(process).dir)?;
     }
     let create = |process| Work::Create {
-        files: Files { count: context.operations / processes, ..made(process) },
+        files: Files { count: (context.operations / processes).max(1), ..made(process) },
     };
     let go = |name, work: &dyn Fn(u64) -> Work| {
         let works: Vec<Work> = (0..processes).map(work).collect();

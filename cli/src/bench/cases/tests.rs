@@ -29,6 +29,11 @@ fn floors_come_along_with_their_workloads() {
     assert_eq!(names(&workloads), ["gpu"]);
     assert_eq!(names(&floors), ["disk", "network", "gpu_copy"]);
     assert!(select(&["nonsense".into()], |_| true).is_err());
+    let without = |needs| needs != Needs::Isal;
+    let (floors, workloads) = select(&["encode".into()], without).unwrap();
+    assert_eq!((names(&floors), names(&workloads)), (vec!["memory"], vec!["encode"]));
+    let (floors, _) = select(&["isal".into()], without).unwrap();
+    assert_eq!(names(&floors), ["isal"], "what is asked for fails with the reason");
     // What cannot be measured is not found out after the floors.
     let missing = select(&["seq_read".into()], |_| false).err().unwrap().to_string();
     assert!(missing.contains("--mount"), "{missing}");

@@ -1,14 +1,14 @@
 //! The disk under the targets: one file, sequential O_DIRECT, several requests in flight.
 
 use crate::bench::context::{Context, Sample};
-use crate::bench::task::{Outcome, noise};
+use crate::bench::task::{Outcome, goes_on, noise};
 use anyhow::{Context as _, Result, ensure};
 use io_uring::{IoUring, opcode, types};
 use std::alloc::Layout;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes of one request.
 const REQUEST: usize = 4 << 20;
@@ -44,19 +44,24 @@ pub fn run(context: &Context) -> Result<Vec<Sample>> {
     )
     .with_context(what)?;
     let mut buffers = Buffers::new();
-    let mut samples = Vec::new();
-    for (name, direction) in [("disk_write", Direction::Write), ("disk_read", Direction::Read)] {
-        samples.push(context.measure(name, || transfer(&file, direction, requests, &mut buffers))?);
-    }
+    let limit = context.limit;
+    let written = context.measure("disk_write", || {
+        transfer(&file, Direction::Write, requests, limit, &mut buffers)
+    })?;
+    // What the time was too short for is not on the disk.
+    let requests = written.outcome.bytes / REQUEST as u64;
+    let read = context
+        .measure("disk_read", || transfer(&file, Direction::Read, requests, limit, &mut buffers))?;
     buffers.free();
     std::fs::remove_file(&path)?;
-    Ok(samples)
+    Ok(vec![written, read])
 }
 
 fn transfer(
     file: &File,
     direction: Direction,
-    requests: u64,
+    mut requests: u64,
+    limit: Duration,
     buffers: &mut Buffers,
 ) -> Result<Outcome> {
     let mut ring = IoUring::new(DEPTH as u32).context("io_uring is not usable here")?;
@@ -80,6 +85,9 @@ fn transfer(
             next += 1;
         }
         ring.submit_and_wait(1)?;
+        if !goes_on(start, limit) {
+            requests = next; // what is under way ends
+        }
         for completion in ring.completion() {
             let moved = completion.result();
             ensure!(moved >= 0, "disk: {}", std::io::Error::from_raw_os_error(-moved));
@@ -131,5 +139,22 @@ impl Buffers {
         assert!(slot < DEPTH);
         // SAFETY: inside the allocation, as asserted.
         unsafe { self.start.add(slot * REQUEST) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_under_way_ends_when_the_time_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::create_new(dir.path().join("disk")).unwrap();
+        let mut buffers = Buffers::new();
+        let outcome =
+            transfer(&file, Direction::Write, 1000, Duration::ZERO, &mut buffers).unwrap();
+        buffers.free();
+        assert_eq!(outcome.bytes, file.metadata().unwrap().len());
+        assert!((1..=(REQUEST * DEPTH) as u64).contains(&outcome.bytes), "{outcome:?}");
     }
 }

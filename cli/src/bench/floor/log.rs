@@ -2,7 +2,7 @@
 //! four writers whose records share them, as a replicated log does.
 
 use crate::bench::context::{Context, Sample};
-use crate::bench::task::{Outcome, noise};
+use crate::bench::task::{Outcome, goes_on, noise};
 use anyhow::Result;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -40,7 +40,7 @@ fn alone(file: &File, count: u64, limit: Duration) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let start = Instant::now();
     for i in 0..count {
-        if start.elapsed() > limit {
+        if !goes_on(start, limit) {
             break;
         }
         let begun = Instant::now();
@@ -61,7 +61,7 @@ fn grouped(file: &File, count: u64, limit: Duration) -> Result<Outcome> {
             let record = noise(RECORD, 7);
             let mut outcome = Outcome::default();
             for _ in 0..count {
-                if start.elapsed() > limit {
+                if !goes_on(start, limit) {
                     break;
                 }
                 let begun = Instant::now();

@@ -2,7 +2,7 @@
 
 pub mod disk;
 pub mod fuse;
-mod isal;
+pub mod isal;
 pub mod log;
 pub mod memory;
 pub mod network;

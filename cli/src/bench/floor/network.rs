@@ -2,7 +2,7 @@
 //! that carry nothing.
 
 use crate::bench::context::{Context, Sample};
-use crate::bench::task::Outcome;
+use crate::bench::task::{Outcome, goes_on};
 use anyhow::Result;
 use bytes::Bytes;
 use std::pin::Pin;
@@ -47,11 +47,13 @@ pub fn run(context: &Context) -> Result<Vec<Sample>> {
     buffer.as_mut_slice().fill(9);
     let payload = Bytes::from(buffer);
     let peer = runtime.block_on(start(payload.clone()))?;
-    let requests = (context.size / PAYLOAD as u64).max(1);
+    let (requests, limit) = ((context.size / PAYLOAD as u64).max(1), context.limit);
+    let calls = || runtime.block_on(calls(&peer, context.operations, limit));
     Ok(vec![
-        context.measure("net_write", || runtime.block_on(write(&peer, &payload, requests)))?,
-        context.measure("net_read", || runtime.block_on(read(&peer, requests)))?,
-        context.measure("net_call", || runtime.block_on(calls(&peer, context.operations)))?,
+        context
+            .measure("net_write", || runtime.block_on(write(&peer, &payload, requests, limit)))?,
+        context.measure("net_read", || runtime.block_on(read(&peer, requests, limit)))?,
+        context.measure("net_call", calls)?,
     ])
 }
 
@@ -68,58 +70,76 @@ async fn start(payload: Bytes) -> Result<Arc<Peer>> {
     Ok(peer)
 }
 
-async fn write(peer: &Arc<Peer>, payload: &Bytes, requests: u64) -> Result<Outcome> {
+async fn write(
+    peer: &Arc<Peer>,
+    payload: &Bytes,
+    requests: u64,
+    limit: Duration,
+) -> Result<Outcome> {
     let start = Instant::now();
     let mut lanes = tokio::task::JoinSet::new();
     for lane in 0..DEPTH {
         let (peer, payload) = (peer.clone(), payload.clone());
         lanes.spawn(async move {
+            let mut done = 0;
             for _ in (lane..requests).step_by(DEPTH as usize) {
+                if !goes_on(start.into_std(), limit) {
+                    break;
+                }
                 let body = Body { send: vec![payload.clone()], into: Vec::new() };
                 let deadline = Instant::now() + REQUEST_TIMEOUT;
                 peer.exchange(&v1::PutRequest::default(), body, deadline).await?;
+                done += 1;
             }
-            Ok::<_, weft_proto::Error>(())
+            Ok::<_, weft_proto::Error>(done)
         });
     }
-    finish(lanes, start, requests).await
+    finish(lanes, start).await
 }
 
-async fn read(peer: &Arc<Peer>, requests: u64) -> Result<Outcome> {
+async fn read(peer: &Arc<Peer>, requests: u64, limit: Duration) -> Result<Outcome> {
     let start = Instant::now();
     let mut lanes = tokio::task::JoinSet::new();
     for lane in 0..DEPTH {
         let peer = peer.clone();
         lanes.spawn(async move {
-            let mut into = vec![Buffer::take(PAYLOAD)];
+            let (mut into, mut done) = (vec![Buffer::take(PAYLOAD)], 0);
             for _ in (lane..requests).step_by(DEPTH as usize) {
+                if !goes_on(start.into_std(), limit) {
+                    break;
+                }
                 let deadline = Instant::now() + REQUEST_TIMEOUT;
                 let body = Body { send: Vec::new(), into };
                 into = peer.exchange(&v1::GetRequest::default(), body, deadline).await?.payload;
+                done += 1;
             }
-            Ok(())
+            Ok(done)
         });
     }
-    finish(lanes, start, requests).await
+    finish(lanes, start).await
 }
 
+/// `lanes` answer how many requests they made.
 async fn finish(
-    lanes: tokio::task::JoinSet<weft_proto::Result<()>>,
+    lanes: tokio::task::JoinSet<weft_proto::Result<u64>>,
     start: Instant,
-    requests: u64,
 ) -> Result<Outcome> {
+    let mut requests = 0;
     for lane in lanes.join_all().await {
-        lane?;
+        requests += lane?;
     }
     let seconds = start.elapsed().as_secs_f64();
     Ok(Outcome { bytes: requests * PAYLOAD as u64, seconds, ..Outcome::default() })
 }
 
 /// One after the other, each waiting for its answer.
-async fn calls(peer: &Peer, count: u64) -> Result<Outcome> {
+async fn calls(peer: &Peer, count: u64, limit: Duration) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let start = Instant::now();
     for _ in 0..count {
+        if !goes_on(start.into_std(), limit) {
+            break;
+        }
         let begun = Instant::now();
         peer.call(&v1::TargetStatRequest::default(), begun + REQUEST_TIMEOUT).await?;
         outcome.latencies_us.push(begun.elapsed().as_secs_f32() * 1e6);

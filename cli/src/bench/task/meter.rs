@@ -31,6 +31,11 @@ pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
+/// False when the time since then is over, or the user has had enough.
+pub fn goes_on(begun: Instant, limit: Duration) -> bool {
+    begun.elapsed() < limit && !interrupted()
+}
+
 /// The clock of a running task.
 pub struct Meter {
     begun: Instant,
@@ -43,9 +48,9 @@ impl Meter {
         Self { begun: Instant::now(), limit, outcome: Outcome::default() }
     }
 
-    /// False when the time is over or the user has had enough.
+    /// See [`goes_on`].
     pub fn goes_on(&self) -> bool {
-        self.begun.elapsed() < self.limit && !interrupted()
+        goes_on(self.begun, self.limit)
     }
 
     /// Counts one operation, which answers the bytes that it moved.

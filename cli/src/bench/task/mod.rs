@@ -9,7 +9,7 @@ mod sequential;
 
 pub use data::{check_stamps, noise, stamp};
 pub use files::Files;
-pub use meter::{Outcome, interrupt, interrupted};
+pub use meter::{Outcome, goes_on, interrupt, interrupted};
 
 use anyhow::Result;
 use meter::Meter;
