@@ -2,9 +2,10 @@
 //! belongs to it. Made by the leader for an admin, kept anywhere, and the beginning of a new group
 //! when the old one is lost ([`crate::restore`]).
 //!
-//! Invariants: a backup holds everything that was acknowledged before it was asked for; it is made,
-//! and used, only if each file has the length and the CRC of its manifest, and all that is in them
-//! reads (`whole`); what comes from outside names plain files only.
+//! Invariants: a backup holds everything that was acknowledged before it was asked for; it is used
+//! only if each file has the length and the CRC of its manifest, and, unless there is nothing
+//! better, if all that is in them reads (`whole`), which is looked at when it is made, too; what
+//! comes from outside names plain files only.
 
 mod whole;
 
@@ -133,7 +134,7 @@ impl Manifest {
     }
 }
 
-/// Copies the files of a backup into a folder, durably, and reads all that was copied. Nobody else
+/// Copies the files of a backup into a folder, durably, and looks at what was copied. Nobody else
 /// may read them: they have all names.
 pub(crate) fn copy_files(manifest: &Manifest, from: &Path, to: &Path) -> Result<()> {
     for part in &manifest.files {
@@ -147,7 +148,7 @@ pub(crate) fn copy_files(manifest: &Manifest, from: &Path, to: &Path) -> Result<
         copied.map_err(|e| io("copy to", &target, &e))?;
     }
     // Anew: what was looked at before may have changed.
-    manifest.verify(to)?;
+    manifest.verify_files(to)?;
     File::open(to).and_then(|d| d.sync_all()).map_err(|e| io("sync", to, &e))
 }
 

@@ -36,7 +36,8 @@ pub struct Restored {
 }
 
 /// Makes the data folder of the configured server that of a new group, from the backup in a folder.
-/// For `hold` from `now_ns` on nothing is deleted from targets. `bits` are random. Errors: `Exists`
+/// For `hold` from `now_ns` on nothing is deleted from targets. `bits` are random. With `damaged`
+/// not all that is in the backup has to read, if its files are as they were made. Errors: `Exists`
 /// if the folder is not empty, or the number is one that the old group has had; `Invalid` if the
 /// backup is of the future; `Corrupt` if it is not whole, and then nothing was touched;
 /// `NotSupported`; `Io`.
@@ -46,6 +47,7 @@ pub fn restore(
     hold: Duration,
     now_ns: i64,
     bits: u64,
+    damaged: bool,
 ) -> Result<Restored> {
     config.validate()?;
     let manifest = Manifest::load(from)?;
@@ -54,7 +56,10 @@ pub fn restore(
         return Err(Error::new(ErrorKind::Invalid, what));
     }
     check_number(&manifest.servers, config.id.0)?;
-    manifest.verify(from)?;
+    match damaged {
+        true => manifest.verify_files(from)?,
+        false => manifest.verify(from)?,
+    }
     let cluster = manifest.cluster_id()?;
     let dir = &config.data_dir;
     let peers = config.peers.iter().map(|p| p.id).collect();
@@ -113,7 +118,7 @@ mod tests {
         backup::tests::make(&from, true);
         let me = Member { id: NodeId(2), address: "127.0.0.1:7100".into() };
         let config = Config::new(me.id, me.address.clone(), vec![me], data.clone());
-        let restored = restore(&config, &from, Duration::ZERO, 1_000_000_000, 7);
+        let restored = restore(&config, &from, Duration::ZERO, 1_000_000_000, 7, false);
         let error = restored.unwrap_err();
         assert!(error.kind == ErrorKind::Corrupt && error.message.contains("read"), "{error}");
         assert!(!data.exists());

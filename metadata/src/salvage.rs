@@ -22,9 +22,9 @@ const BATCH_BYTES: u64 = 16 << 20;
 
 /// Copies what the configured server has into a folder, which is there and has no file of a backup;
 /// `taken`, in seconds since 1970, is now. Answers the manifest, which the folder still lacks; on
-/// an error nothing is left there. Errors: `NotFound` without such a server; `Invalid` if it had
-/// not caught up with its group; `Io` if it runs; `Corrupt`.
-pub fn salvage(config: &Config, to: &Path, taken: i64) -> Result<Manifest> {
+/// an error nothing is left there; and why not all of it reads, if so. Errors: `NotFound` without
+/// such a server; `Invalid` if it had not caught up with its group; `Io` if it runs; `Corrupt`.
+pub fn salvage(config: &Config, to: &Path, taken: i64) -> Result<(Manifest, Option<Error>)> {
     config.validate()?;
     let dir = &config.data_dir;
     let (log, state) = (dir.join(LOG), dir.join(STATE));
@@ -46,7 +46,10 @@ pub fn salvage(config: &Config, to: &Path, taken: i64) -> Result<Manifest> {
     // That has locked it: no server uses the folder. Whoever does this is root, and the server is
     // not.
     let _owner = Owner(dir.clone());
-    copy(machine, &log, to, cluster, taken)
+    let manifest = copy(machine, &log, to, cluster, taken)?;
+    // It may be all that is left.
+    let damage = manifest.verify(to).err();
+    Ok((manifest, damage))
 }
 
 /// Closes all that it opens.

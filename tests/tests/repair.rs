@@ -102,7 +102,7 @@ fn a_lost_drive_is_forgotten_when_what_it_held_is_made() -> Result<()> {
     };
     cluster.target("out", id)?;
     refused(&["target", "forget", &number, "--cluster", &address], "--force")?;
-    refused(&forget, "target")?;
+    refused(&forget, "placement groups")?;
     cluster.start_storage(6)?;
     cluster.await_repaired(LIMIT)?;
     // Groups that hold nothing yet go, and what was removed goes from those that do.

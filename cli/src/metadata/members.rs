@@ -2,6 +2,7 @@
 
 use super::{backup, list, restore, salvage, verify};
 use crate::control::{ClusterArgs, leader_status};
+use crate::daemon;
 use crate::network::transport;
 use crate::output::say;
 use crate::progress::Progress;
@@ -112,6 +113,8 @@ pub struct TransferArgs {
 }
 
 pub async fn run(command: Command) -> Result<()> {
+    // A backup has many files, and all are read.
+    daemon::raise_descriptor_limit();
     match command {
         Command::List(args) => list::run(args).await,
         Command::Add(AddArgs { id, address, change }) => {

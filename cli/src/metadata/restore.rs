@@ -20,6 +20,9 @@ pub struct Args {
     /// instead. The space of what is deleted is free only then
     #[arg(long, value_name = "HOURS", default_value_t = HOLD_HOURS)]
     hold: u64,
+    /// Take one that does not read as a whole, when there is no other: what does not read is lost
+    #[arg(long)]
+    damaged: bool,
 }
 
 #[allow(clippy::disallowed_methods, reason = "wall time: the state keeps until when it holds")]
@@ -28,7 +31,8 @@ pub fn run(args: Args) -> Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let hold = Duration::from_secs(args.hold.saturating_mul(3600));
     let now_ns = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
-    let restored = weft_metadata::restore(&config, &args.from, hold, now_ns, rand::random())
+    let (from, bits) = (&args.from, rand::random());
+    let restored = weft_metadata::restore(&config, from, hold, now_ns, bits, args.damaged)
         .with_context(|| format!("cannot restore metadata server {}", config.id))?;
     let age = now.as_secs().saturating_sub(u64::try_from(restored.taken).unwrap_or_default());
     say(&format!(

@@ -2,7 +2,7 @@
 
 use super::folder::Folder;
 use super::serve;
-use crate::output::say;
+use crate::output::{complain, say};
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -26,10 +26,16 @@ fn make(server: serve::Place, mut folder: Folder) -> Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let taken = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
     let to = folder.path().to_owned();
-    let manifest = weft_metadata::salvage(&config, &to, taken)
+    let (manifest, damage) = weft_metadata::salvage(&config, &to, taken)
         .with_context(|| format!("cannot read what metadata server {} has", config.id))?;
     folder.has(manifest.files.iter().map(|part| part.name.clone()));
     folder.finish(&manifest.to_text()?)?;
+    if let Some(damage) = damage {
+        complain(&format!(
+            "weft: {damage}: take another server's, if one has it whole; if there is none, `weft \
+             metadata restore --damaged` takes this one"
+        ));
+    }
     say(&format!(
         "backup of cluster {} as of term {} and entry {}, the last that server {} knew, in {}: of \
          several, take that of the highest term, and of these the highest entry; then begin the \

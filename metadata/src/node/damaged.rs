@@ -20,8 +20,9 @@ impl Driver {
         if let Some(why) = self.wiring.snapshots.take_unreadable() {
             tracing::error!("the state cannot be copied for a server that is behind: {why}");
             damage.note_copy(&why);
-            self.group.leaving.wanted = true;
         }
+        // By a backup, perhaps.
+        self.group.leaving.wanted |= damage.take_noted();
         // After that: it may have been noted before it was forgotten.
         damage.forgets(self.raw.store().truncated().index);
         let now = Instant::now();

@@ -7,6 +7,7 @@
 
 use crate::raftlog::Unread;
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use weft_proto::{Error, ErrorKind};
 
 /// Room on a disk.
@@ -84,6 +85,8 @@ pub struct Damage {
     /// The last entry that does not, and why.
     log: Mutex<Option<(u64, String)>>,
     copy: Mutex<Option<String>>,
+    /// Another was noted since that was asked.
+    noted: AtomicBool,
 }
 
 impl Damage {
@@ -113,6 +116,12 @@ impl Damage {
     /// The state does not read as a whole.
     pub fn note_copy(&self, why: &Error) {
         *self.copy.lock() = Some(why.message.clone());
+        self.noted.store(true, Ordering::Release);
+    }
+
+    /// Whether the state was found not to read since this was asked last.
+    pub(super) fn take_noted(&self) -> bool {
+        self.noted.swap(false, Ordering::AcqRel)
     }
 
     /// The state was copied, as a whole.

@@ -115,13 +115,14 @@ impl Connection {
     /// payload is that it was to write. Error: `Garbage`, it cannot know this request yet, of which
     /// it would be told with memory that is somebody else's by then.
     pub fn answered(&self, id: u64) -> Result<Option<usize>, Broken> {
-        let exposed = self.state.lock().exposed.remove(&id);
-        match exposed {
-            Some(exposed) if !exposed.asked => {
-                Err(Broken::Garbage("an answer to a request that has not left".into()))
-            }
-            exposed => Ok(exposed.and_then(|exposed| exposed.landing)),
+        let mut state = self.state.lock();
+        // That ends the connection, and the memory with it: some of it may be told of until then.
+        if state.exposed.get(&id).is_some_and(|exposed| !exposed.asked) {
+            return Err(Broken::Garbage("an answer to a request that has not left".into()));
         }
+        let exposed = state.exposed.remove(&id);
+        drop(state);
+        Ok(exposed.and_then(|exposed| exposed.landing))
     }
 
     /// A request has come: the payload of its answer goes there. One that asks for too many pieces

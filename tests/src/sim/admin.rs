@@ -25,6 +25,8 @@ pub async fn admin(history: Shared) -> turmoil::Result {
             continue;
         };
         match give(&mut group, order).await {
+            // It is empty already: nobody wants what it holds.
+            Err(error) if error.kind == ErrorKind::Invalid && drains(order) => {}
             Err(error) if is_transient(&error) && !matches!(order, Order::TransferLeader) => {
                 tokio::time::sleep(RETRY_INTERVAL).await;
                 continue;
@@ -36,6 +38,10 @@ pub async fn admin(history: Shared) -> turmoil::Result {
         }
         history.borrow_mut().orders.pop_front();
     }
+}
+
+fn drains(order: Order) -> bool {
+    matches!(order, Order::Target { action: Action::Drain, .. })
 }
 
 async fn give(group: &mut Group, order: Order) -> Result<()> {
@@ -73,7 +79,8 @@ fn all_addresses() -> Vec<String> {
     addresses().into_iter().chain([format!("{NEW_SERVER}:{PORT}")]).collect()
 }
 
-/// Whether it may be done later.
+/// Whether it may be done later, as when not all servers have said what they know.
 fn is_transient(error: &Error) -> bool {
-    matches!(error.kind, ErrorKind::Unavailable | ErrorKind::NotLeader | ErrorKind::TimedOut)
+    use ErrorKind::*;
+    matches!(error.kind, Unavailable | NotLeader | TimedOut | NotSupported | Busy)
 }

@@ -64,6 +64,7 @@ async fn work(
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut files = OpenFiles::open(fs, history.clone(), own.unsynced.clone()).await;
     let mut turns = Turns::open(fs, number, history.clone()).await;
+    let mut session = fs.session();
     let pause = PAUSES[rng.random_range(0..PAUSES.len())];
     loop {
         let i = {
@@ -107,14 +108,14 @@ async fn work(
             (0 | 1, MODES..) => {
                 set_mode(fs, history, own, (register, mode_value(number, i)), caller).await;
                 if rng.random_bool(0.3) {
-                    tell(fs, history, own).await;
+                    tell(fs, history, own, &mut session).await;
                 }
             }
             (2 | 3, MODES..) => get_mode(fs, history, register, Some(own)).await,
             (0 | 1, _) => {
                 write(fs, history, own, (register, value), caller).await;
                 if rng.random_bool(0.3) {
-                    tell(fs, history, own).await;
+                    tell(fs, history, own, &mut session).await;
                 }
             }
             (2 | 3, _) => read(fs, history, register, Some(own)).await,
@@ -126,7 +127,7 @@ async fn work(
         }
     }
     files.sync_all(fs).await;
-    tell(fs, history, own).await;
+    tell(fs, history, own, &mut session).await;
     turns.die_with(fs, number as usize).await;
 }
 
@@ -228,14 +229,23 @@ pub async fn get_mode(fs: &Filesystem, history: &Shared, register: usize, own: O
     }
 }
 
-/// Has all be told that was done without asking: from then on it outlives the process. If some of
-/// it is lost, nobody says what: the session was over while it was told.
-async fn tell(fs: &Filesystem, history: &Shared, own: &Lives) {
+/// Has all be told that was done without asking: from then on it outlives the process. If the
+/// session is not that of the last time, or it is not for time that this fails, some of it may be
+/// lost, and nobody says what.
+async fn tell(fs: &Filesystem, history: &Shared, own: &Lives, session: &mut SessionId) {
     let before = own.untold.borrow().len();
     match fs.sync().await {
-        Ok(()) => drop(own.untold.borrow_mut().drain(..before)),
+        Ok(()) => {
+            own.untold.borrow_mut().drain(..before);
+            *session = fs.session();
+        }
+        Err(error) if fs.session() == *session && is_transient(&error) => {}
         Err(_) => drop(forgive(history, &own.untold, None)),
     }
+}
+
+fn is_transient(error: &weft_proto::Error) -> bool {
+    matches!(error.kind, ErrorKind::Unavailable | ErrorKind::NotLeader | ErrorKind::TimedOut)
 }
 
 async fn set_mode(

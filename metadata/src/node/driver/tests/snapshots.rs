@@ -229,14 +229,19 @@ async fn a_leader_that_cannot_copy_its_state_leaves_its_lead_to_who_has_it_whole
 /// It would be found when everything else is lost.
 #[tokio::test(start_paused = true)]
 async fn no_backup_is_made_of_what_does_not_read() {
-    let rig = Rig::leading_past(3).await;
-    let node = &rig.driver.node;
-    drop(Copy::make(node).unwrap());
+    let mut rig = Rig::leading_past(3).await;
+    let node = rig.driver.node.clone();
+    drop(Copy::make(&node).unwrap());
     rig.damage_state();
-    let error = Copy::make(node).err().expect("it does not read");
+    let error = Copy::make(&node).err().expect("it does not read");
     assert!(error.message.contains("damaged"), "{error}");
     assert_eq!(files_in(&rig.dir.path().join("snapshots")), 0, "nothing is left of it");
     assert!(node.damaged().is_some_and(|what| what.contains("damaged")));
+    // Who has it whole is to lead, and to be asked for the next one.
+    let ack = v1::RaftAck { changes_members: true, ..Default::default() };
+    rig.driver.on_ack(NodeId(2), ack);
+    rig.pass(TICK).await;
+    assert_eq!(rig.driver.group.hands_over.as_ref().map(|over| over.to), Some(NodeId(2)));
 }
 
 /// As where there is no room for one, or too many files are open.
