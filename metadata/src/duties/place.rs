@@ -16,6 +16,8 @@ const MAX_TRIES: usize = 50;
 /// Most seats of groups that are made, and most groups that are dropped, in one entry of the log.
 const MAX_SEATS: usize = 100_000;
 const MAX_DROPPED: usize = 50_000;
+/// Retired groups without segments that are kept for each that takes new ones, at most.
+const KEPT: usize = 8;
 
 /// What groups are made of: they are changed when it is not what it was.
 #[derive(PartialEq, Clone)]
@@ -29,7 +31,7 @@ struct Basis {
 /// Changes the groups whenever the targets of a pool have changed and then stayed the same for a
 /// while, as little as has to be. Groups that are replaced are retired: their segments stay where
 /// they are. Those without any are dropped at a later change, when what was on its way to them has
-/// long been committed.
+/// long been committed, or when there are too many.
 pub async fn place(node: &Arc<Node>) {
     let settle = Duration::from_millis(node.config.placement_settle_ms);
     let late = Duration::from_millis(node.config.placement_keep_ms);
@@ -74,9 +76,9 @@ pub async fn place(node: &Arc<Node>) {
         };
         // If it cannot be set, the next look starts over.
         looked_at = 0;
-        let of_old = retired.iter().filter(|(_, since)| since.elapsed() >= late);
-        let old: HashSet<u32> = of_old.map(|(id, _)| *id).collect();
-        if let Err(e) = set(node, basis, planned, old).await {
+        let known = retired.iter().map(|(id, since)| (*id, since.elapsed() >= late));
+        let known = known.collect();
+        if let Err(e) = set(node, basis, planned, known).await {
             tracing::warn!("could not make placement groups: {e}");
         }
     }
@@ -96,21 +98,25 @@ impl Basis {
 }
 
 /// Sets the groups that were planned, some at a time: each entry makes some and retires those in
-/// whose place they come, so that each leaves groups that are of use. Groups of `old` that no
-/// segment names go with the first.
+/// whose place they come, so that each leaves groups that are of use. Groups of `known` that no
+/// segment names go with the first, if it says that it was long ago, or they are too many.
 ///
 /// Moves that begin and end change the map all the time: as long as the targets are the same, the
 /// groups are as good.
-async fn set(node: &Node, mut basis: Basis, planned: Change, old: HashSet<u32>) -> Result<()> {
+async fn set(
+    node: &Node,
+    mut basis: Basis,
+    planned: Change,
+    mut known: Vec<(u32, bool)>,
+) -> Result<()> {
     let gone = basis.open.iter().zip(&planned.stays).filter(|(_, stays)| !**stays);
     let mut gone: VecDeque<u32> = gone.map(|(pg, _)| pg.id).collect();
     let all_know = node.all_know(Known::Weights);
     let (retired, kept) = (gone.len(), basis.open.len() - gone.len());
     let state = node.state.clone();
     let in_use = node.env.blocking(move || state.groups_in_use()).await?;
-    let mut dropped: Vec<u32> = old.difference(&in_use).copied().collect();
-    dropped.sort_unstable();
-    dropped.truncate(MAX_DROPPED);
+    known.retain(|(id, _)| !in_use.contains(id));
+    let mut dropped = to_drop(known, basis.open.len());
     // What an older version does not know is said in its way: all at once.
     let at_once =
         if all_know { MAX_SEATS / basis.profile.width().max(1) as usize } else { usize::MAX };
@@ -126,6 +132,18 @@ async fn set(node: &Node, mut basis: Basis, planned: Change, old: HashSet<u32>) 
     }
     tracing::info!(made = count, kept, retired, "made placement groups");
     Ok(())
+}
+
+/// Which of the retired groups without segments go, of which it is known whether they were retired
+/// long ago. A leader knows that only since it leads: where leaders change all the time, no group
+/// would ever be old, so that the oldest of too many go as well. What is on its way to one of those
+/// is written once more, to another.
+fn to_drop(mut idle: Vec<(u32, bool)>, open: usize) -> Vec<u32> {
+    // Numbers are given in order.
+    idle.sort_unstable();
+    let too_many = idle.len().saturating_sub(KEPT * open);
+    let gone = idle.into_iter().enumerate().filter(|(n, (_, is_old))| *n < too_many || *is_old);
+    gone.map(|(_, (id, _))| id).take(MAX_DROPPED).collect()
 }
 
 /// Makes some groups and retires others. Answers what there is then.
@@ -197,6 +215,19 @@ fn usable(map: &v1::ClusterMap, profile: Profile) -> Vec<Candidate> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_retired_goes_when_it_is_old_or_there_is_too_much_of_it() {
+        let of = |ids: std::ops::Range<u32>, is_old| ids.map(move |id| (id, is_old));
+        assert_eq!(to_drop(of(10..18, false).collect(), 1), [0; 0]);
+        assert_eq!(to_drop(of(10..18, false).rev().chain([(5, true)]).collect(), 2), [5]);
+        // No leader has known them for long.
+        let many = of(10..130, false).rev().collect();
+        assert_eq!(to_drop(many, 2), (10..130 - 16).collect::<Vec<_>>());
+        let some_old = of(10..20, false).chain(of(20..22, true)).collect();
+        assert_eq!(to_drop(some_old, 1), [10, 11, 12, 13, 20, 21]);
+        assert_eq!(to_drop(of(0..MAX_DROPPED as u32 + 9, true).collect(), 1).len(), MAX_DROPPED);
+    }
 
     #[test]
     fn a_drain_stops_no_writes() {
