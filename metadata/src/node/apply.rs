@@ -137,6 +137,7 @@ fn touches_map(entry: &v1::LogEntry) -> bool {
             InitCluster(_)
                 | RegisterTarget(_)
                 | SetTargetState(_)
+                | ForgetTarget(_)
                 | SetPgs(_)
                 | MoveSeats(_)
                 | SetServer(_)
