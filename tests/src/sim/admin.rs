@@ -1,6 +1,6 @@
 //! What an admin has the cluster do in the middle of it.
 
-use super::calls::RETRY_INTERVAL;
+use super::calls::{RETRY_INTERVAL, is_transient};
 use super::history::{Order, Shared};
 use super::hosts::{DAEMONS, NEW_SERVER, PORT, addresses};
 use std::time::Duration;
@@ -27,11 +27,11 @@ pub async fn admin(history: Shared) -> turmoil::Result {
         match give(&mut group, order).await {
             // It is empty already: nobody wants what it holds.
             Err(error) if error.kind == ErrorKind::Invalid && drains(order) => {}
-            Err(error) if is_transient(&error) && !matches!(order, Order::TransferLeader) => {
+            Err(error) if may_be_later(&error) && !matches!(order, Order::TransferLeader) => {
                 tokio::time::sleep(RETRY_INTERVAL).await;
                 continue;
             }
-            Err(error) if !is_transient(&error) => {
+            Err(error) if !may_be_later(&error) => {
                 history.borrow_mut().broken.push(format!("{order:?} is refused: {error}"));
             }
             _ => {}
@@ -79,8 +79,7 @@ fn all_addresses() -> Vec<String> {
     addresses().into_iter().chain([format!("{NEW_SERVER}:{PORT}")]).collect()
 }
 
-/// Whether it may be done later, as when not all servers have said what they know.
-fn is_transient(error: &Error) -> bool {
-    use ErrorKind::*;
-    matches!(error.kind, Unavailable | NotLeader | TimedOut | NotSupported | Busy)
+/// Also when not all servers have said yet what they know.
+fn may_be_later(error: &Error) -> bool {
+    is_transient(error) || matches!(error.kind, ErrorKind::NotSupported | ErrorKind::Busy)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use weft_client::{Creator, Filesystem, OpenFlags, Opened};
-use weft_proto::{InodeId, Result as Answer};
+use weft_proto::{Error, ErrorKind, InodeId, Result as Answer};
 
 /// Before the next attempt: an error may come at once, and time must pass.
 pub const RETRY_INTERVAL: Duration = Duration::from_millis(10);
@@ -20,6 +20,11 @@ pub async fn shared(fs: &Filesystem, name: &str) -> Opened {
         }
         tokio::time::sleep(RETRY_INTERVAL).await;
     }
+}
+
+/// Whether it may succeed later.
+pub fn is_transient(error: &Error) -> bool {
+    matches!(error.kind, ErrorKind::Unavailable | ErrorKind::NotLeader | ErrorKind::TimedOut)
 }
 
 /// Does it until it succeeds, or why it does not, with no fault any more.

@@ -1,6 +1,6 @@
 //! What clients do.
 
-use super::calls::{RETRY_INTERVAL, shared};
+use super::calls::{RETRY_INTERVAL, is_transient, shared};
 use super::history::*;
 use super::hosts::{CLIENT_CLOCKS, CLIENTS, connect};
 use super::linear::{Call, Op};
@@ -242,10 +242,6 @@ async fn tell(fs: &Filesystem, history: &Shared, own: &Lives, session: &mut Sess
         Err(error) if fs.session() == *session && is_transient(&error) => {}
         Err(_) => drop(forgive(history, &own.untold, None)),
     }
-}
-
-fn is_transient(error: &weft_proto::Error) -> bool {
-    matches!(error.kind, ErrorKind::Unavailable | ErrorKind::NotLeader | ErrorKind::TimedOut)
 }
 
 async fn set_mode(
