@@ -249,16 +249,14 @@ pub async fn may_begin_lock(
 }
 
 /// Gives a session the right to map an inode to write, unless another needs it. Answers whether it
-/// did.
+/// did. Who writes ranges of the file goes on with that: opening it so would else wait for all who
+/// do, again and again.
 pub async fn may_map(node: &Node, by: SessionId, ino: InodeId, deadline: Instant) -> Result<bool> {
+    enter_unheard(node, by, ino)?;
     let what = "another session has not said yet whether it maps the file";
     let mut asked = 0;
-    when(node, None, deadline, what, |s| {
-        // Who may write maps without asking.
-        let alone = s.leases.recall(Instant::now(), by, ino, Use::Read);
-        alone.then(|| s.leases.map(by, ino, &mut asked)).flatten()
-    })
-    .await
+    let map = |s: &mut Sessions| s.leases.map(Instant::now(), by, ino, &mut asked);
+    when(node, None, deadline, what, map).await
 }
 
 /// Takes inodes for a change of the leader's own. Leases of an earlier leader's term may be held

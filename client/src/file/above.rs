@@ -34,6 +34,8 @@ struct Request {
     range: Range<u64>,
     /// It writes: what it files is there before it is answered.
     writes: bool,
+    /// It waits for its turn: unlike what the cache itself writes.
+    waits: bool,
     /// What was taken back when it began to read.
     round: u64,
     go: Go,
@@ -72,6 +74,13 @@ struct State {
     cleared: u64,
 }
 
+impl Request {
+    /// A write that waits for its turn.
+    fn is_waiting_write(&self) -> bool {
+        self.writes && self.waits && self.go == Go::Wait
+    }
+}
+
 impl State {
     fn end(&mut self, number: u64) {
         if let Some(request) = self.requests.remove(&number)
@@ -108,8 +117,8 @@ impl Above {
             state.filled = Filled::Since;
             let round = if state.taking == 0 { state.rounds } else { NONE };
             let filled = RangeMap::default();
-            let go = Go::Wait;
-            let request = Request { range, writes, round, go, filled, overtaken: false };
+            let (go, waits) = (Go::Wait, via == Via::Cache);
+            let request = Request { range, writes, waits, round, go, filled, overtaken: false };
             state.requests.insert(state.last, request);
             Ticket { above: self, number: state.last }
         };
@@ -192,12 +201,13 @@ impl Above {
         state.cleared = state.cleared.max(losses);
     }
 
-    /// Returns when no request up to this one writes any more.
-    pub async fn written(&self, last: u64) {
+    /// Returns when no request up to this one writes to any of these pages any more.
+    pub async fn written(&self, ranges: &[Range<u64>], page: u64, last: u64) {
         let mut changes = self.changes.subscribe();
+        let is_of = |r: &Request| r.writes && overlaps(ranges, &whole(&r.range, page));
         loop {
             changes.borrow_and_update();
-            let writes = self.state.lock().requests.range(..=last).any(|(_, r)| r.writes);
+            let writes = self.state.lock().requests.range(..=last).any(|(_, r)| is_of(r));
             if !writes || changes.changed().await.is_err() {
                 return;
             }
@@ -231,21 +241,19 @@ impl Above {
         self.changes.send_replace(());
     }
 
-    /// What of `ranges` no request under way holds by now; and what those hold that write. Those of
-    /// a file that is `mapped` go on, and are waited for.
+    /// What of `ranges` no request under way holds by now; and what those hold that write. Of a file
+    /// that is `mapped`, writes that do not wait for their turn are waited for, and leave nothing
+    /// out.
     pub fn besides(
         &self,
         ranges: &[Range<u64>],
         page: u64,
         mapped: bool,
     ) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
-        if mapped {
-            self.let_on(ranges, page);
-        }
         let state = self.state.lock();
         let mut rest = RangeMap::default();
         ranges.iter().for_each(|range| drop(rest.insert(range.clone(), ())));
-        let waits = |request: &&Request| !(mapped && request.writes);
+        let waits = |request: &&Request| !(mapped && request.writes) || request.is_waiting_write();
         let waiting = || state.requests.values().filter(waits);
         let writes = waiting().filter(|request| request.writes);
         let writes = writes.map(|r| whole(&r.range, page)).filter(|held| overlaps(ranges, held));

@@ -5,7 +5,8 @@
 //! answered; to take these back is to wait for that, and the request may wait for whoever takes
 //! them back. So they are left out, also where the cache waits for one that had not come here yet,
 //! and a read is answered only with what it read after. Only a write of a file in whose pages
-//! programs store goes on, and is waited for.
+//! programs store goes on, and is waited for: when the rest is forgotten, since the next one begins
+//! before the kernel comes past its pages, and takes hold of those that come then.
 //!
 //! Invariants (I6): when everything was taken back ([`File::take_back`]), nothing that was read
 //! before is used any more, and until [`Taken`] is dropped nothing fills the cache again.
@@ -69,34 +70,41 @@ impl File {
     async fn take_from(&self, cache: &dyn ContentCache, mapped: bool) {
         let _turn = self.above.turn.lock().await;
         let page = cache.page();
-        let last = self.above.last();
         let (mut rest, mut written) = self.above.idle(page);
         for range in &written {
             // What can be had of them now; the rest when they have ended.
             drop(cache.forget(self.ino, range.clone()));
         }
         loop {
-            self.forget_all(cache, rest, mapped).await;
+            written.extend(self.forget_all(cache, rest, mapped).await);
             if !mapped || written.is_empty() {
                 return;
             }
             // What is written now may be of whole pages, and must not come after what others write.
+            let last = self.above.last();
             self.above.let_on(&written, page);
-            while timeout(MAX_LOOK_INTERVAL, self.above.written(last)).await.is_err() {
+            let ended = || timeout(MAX_LOOK_INTERVAL, self.above.written(&written, page, last));
+            while ended().await.is_err() {
                 self.above.let_on(&written, page);
             }
             rest = std::mem::take(&mut written);
         }
     }
 
-    async fn forget_all(&self, cache: &dyn ContentCache, mut rest: Vec<Range<u64>>, mapped: bool) {
-        let page = cache.page();
+    /// Answers what is held by writes, of a file that is `mapped`, that wait and were left out.
+    async fn forget_all(
+        &self,
+        cache: &dyn ContentCache,
+        mut rest: Vec<Range<u64>>,
+        mapped: bool,
+    ) -> Vec<Range<u64>> {
+        let (page, mut left_out) = (cache.page(), Vec::new());
         loop {
             if rest.is_empty() {
                 rest = self.above.left(page, mapped);
             }
             if rest.is_empty() {
-                return;
+                return left_out;
             }
             let forgotten = rest.iter().map(|range| cache.forget(self.ino, range.clone()));
             let mut forgotten = join_all(forgotten);
@@ -113,12 +121,19 @@ impl File {
                     let ino = self.ino;
                     warn!(%ino, "cached content is being forgotten still: a request holds it");
                 }
+                if pause == MAX_LOOK_INTERVAL {
+                    // What holds it may come only after one of these.
+                    self.above.let_on(&left_out, page);
+                }
                 pause = (pause * 2).min(MAX_LOOK_INTERVAL);
             };
             rest = match besides {
                 Some((free, writes)) => {
                     // What can be had of them now.
-                    writes.into_iter().for_each(|range| drop(cache.forget(self.ino, range)));
+                    for range in &writes {
+                        drop(cache.forget(self.ino, range.clone()));
+                    }
+                    left_out.extend(writes.into_iter().filter(|_| mapped));
                     free
                 }
                 None => Vec::new(),

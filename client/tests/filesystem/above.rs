@@ -2,6 +2,7 @@
 //! cache of the test's own, with the locks that the kernel has: who fills a page holds it until the
 //! read is answered, and who forgets it waits for that.
 
+mod behind;
 mod lapse;
 mod mapping;
 

@@ -86,7 +86,7 @@ pub(super) async fn lease_many(
 }
 
 pub(super) async fn map(cx: &RequestContext<'_>, ino: InodeId) -> Result<v1::MetaReply> {
-    cx.may_read(Some(ino)).await?;
+    cx.may_read(None).await?;
     let granted = conflicts::may_map(cx.node, cx.session, ino, cx.deadline).await?;
     Ok(reply(Reply::Map(v1::MapReply { granted })))
 }

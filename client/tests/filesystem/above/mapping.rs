@@ -35,7 +35,7 @@ async fn a_mapping_that_others_share_is_filled_under_the_right_to_write_only() {
 
 /// Has other mounts use the file from now on, so that there are leases to read only. Answers how
 /// often one was given back.
-async fn share(rig: &Rig) -> watch::Receiver<u64> {
+pub(super) async fn share(rig: &Rig) -> watch::Receiver<u64> {
     let (tell, mut returns) = watch::channel(0);
     let count = move |_: &mut crate::fixture::metadata::Inode| tell.send_modify(|n| *n += 1);
     *rig.cluster.metadata.on_return.lock() = Some(Box::new(count));

@@ -38,8 +38,15 @@ impl Leases {
     /// needs it. Answers whether it was given; `None` while that has not said. `asked` is the
     /// number of the question.
     ///
-    /// Nobody else may hold a lease to write it, with which comes that right.
-    pub fn map(&mut self, by: SessionId, ino: InodeId, asked: &mut u64) -> Option<bool> {
+    /// Nobody else may hold a lease to write it all, with which comes that right: it is recalled.
+    /// Ranges of it allow no such thing, and stay.
+    pub fn map(
+        &mut self,
+        now: Instant,
+        by: SessionId,
+        ino: InodeId,
+        asked: &mut u64,
+    ) -> Option<bool> {
         match self.mappers.get(&ino) {
             Some(mapper) if mapper.session != by => {
                 let (holder, since, needs) = (mapper.session, mapper.since, mapper.needs);
@@ -49,13 +56,16 @@ impl Leases {
                     let recall =
                         v1::recalls_reply::Recall { ino, seq, keep_read: true, of_map: true };
                     if let Some(party) = self.parties.get_mut(&holder) {
-                        party.recalls.insert(seq, Sent { recall, since: Instant::now() });
+                        party.recalls.insert(seq, Sent { recall, since: now });
                         party.news.send_replace(seq);
                     }
                 }
                 (needs >= *asked).then_some(false)
             }
-            _ => Some(self.keeps_map(by, ino)),
+            _ => {
+                let is_free = self.recall_from(now, by, ino, true, |h| h.mode == Mode::Write);
+                is_free.then(|| self.keeps_map(by, ino))
+            }
         }
     }
 

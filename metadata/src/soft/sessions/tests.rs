@@ -139,11 +139,11 @@ fn the_right_to_map_goes_with_the_inode() {
     let (mut t, now) = table();
     t.renew(now, A, opens(&[])).unwrap();
     t.renew(now, B, opens(&[])).unwrap();
-    assert_eq!(t.leases.map(A, INO, &mut 0), Some(true));
-    assert_eq!(t.leases.map(B, INO, &mut 0), None, "who has it is asked");
+    assert_eq!(t.leases.map(now, A, INO, &mut 0), Some(true));
+    assert_eq!(t.leases.map(now, B, INO, &mut 0), None, "who has it is asked");
     assert_eq!(t.begin_purge(&[INO]), [INO]);
     t.end_purge(&[INO]);
-    assert_eq!(t.leases.map(B, INO, &mut 0), Some(true), "nothing is kept of what is gone");
+    assert_eq!(t.leases.map(now, B, INO, &mut 0), Some(true), "nothing is kept of what is gone");
 }
 
 #[test]

@@ -68,6 +68,30 @@ fn who_reads_or_changes_the_file_has_all_ranges_recalled() {
     assert!(l.grant(later + COOL, A, INO, Mode::Write, false).is_some());
 }
 
+/// However many write it: they would hold others up for as long as they go on.
+#[test]
+fn who_maps_the_file_has_no_ranges_recalled() {
+    let (mut l, now) = table();
+    ask(&mut l, now, A, &[0..10]).flatten().unwrap();
+    let mut asked = 0;
+    assert_eq!(l.map(now, B, INO, &mut asked), Some(true));
+    assert_eq!(l.map(now, C, INO, &mut asked), None);
+    assert!(recalls(&l, A).is_empty());
+    assert_eq!(recalls(&l, B), [(asked, true)], "who has the right is asked");
+    l.map_answered(B, INO, asked, true);
+    assert_eq!(l.map(now, C, INO, &mut asked), Some(false));
+    // With a lease to write all comes the right to map it.
+    l.returned(A, INO, u64::MAX, false);
+    l.map_answered(B, INO, u64::MAX, false);
+    let later = Instant::now() + COOL;
+    l.grant(later, A, INO, Mode::Write, true).unwrap();
+    assert_eq!(l.map(later, C, INO, &mut asked), None);
+    let (seq, keep_read) = recalls(&l, A)[0];
+    assert!(keep_read);
+    l.returned(A, INO, seq, keep_read);
+    assert_eq!(l.map(later, C, INO, &mut asked), Some(true));
+}
+
 #[test]
 fn who_reads_what_it_writes_keeps_reading_when_others_read() {
     let (mut l, now) = table();
