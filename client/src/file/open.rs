@@ -162,7 +162,7 @@ impl Files {
 
     /// The handle of a directory is gone.
     pub fn release_dir(&self, id: HandleId) -> Result<()> {
-        self.context.opens.end(self.directories.remove(id)?);
+        self.closed(self.directories.remove(id)?);
         Ok(())
     }
 }

@@ -174,7 +174,14 @@ impl Files {
         if handle.maps.load(Ordering::Relaxed) {
             self.context.opens.unmap(handle.file.ino);
         }
-        self.context.opens.end(handle.file.ino);
+        self.closed(handle.file.ino);
+    }
+
+    /// An inode is open once less.
+    pub(super) fn closed(&self, ino: InodeId) {
+        let Context { opens, log, leases, .. } = &*self.context;
+        opens.end(ino);
+        log.unused(ino, |ino| opens.is_open(ino) || leases.is_known_above(ino));
     }
 
     /// One handle less, which its caller still has, or another reference to the file for it.

@@ -249,6 +249,7 @@ impl Filesystem {
         if self.inner.log.forgotten(ino, self.is_open()) {
             self.inner.files.never_was(ino);
         }
+        self.inner.log.unused(ino, self.is_open());
     }
 
     /// Makes what is not opened without asking, if leases allow that.

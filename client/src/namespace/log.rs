@@ -52,6 +52,8 @@ pub(crate) struct ChangeLog {
     /// All there is now is to be told.
     pub(super) hurry: AtomicBool,
     pub(super) owed: Arc<Owed>,
+    /// Something is lost of what is removed, and may be open still.
+    removed_is_lost: AtomicBool,
 }
 
 impl ChangeLog {
@@ -67,6 +69,7 @@ impl ChangeLog {
             filled: Notify::new(),
             hurry: AtomicBool::new(false),
             owed,
+            removed_is_lost: AtomicBool::new(false),
         }
     }
 
@@ -168,6 +171,26 @@ impl ChangeLog {
     /// this directory, or everything is.
     pub fn lose(&self, file: InodeId, dir: Option<InodeId>, error: &Error) {
         self.table.lock().lost.lose([file], dir, error);
+    }
+
+    /// An inode is removed, and `gone`, or is when it is [`Self::unused`]: nobody can be told any
+    /// more what is lost of it. If it comes to stay all the same, that is told.
+    pub(super) fn removed(&self, table: &mut Table, ino: InodeId, gone: bool) {
+        match gone {
+            true => table.lost.forget(ino),
+            false => table.lost.removed(ino),
+        }
+        self.removed_is_lost.store(table.lost.has_removed(), Ordering::Release);
+    }
+
+    /// An inode is open no more, or not known any more to who could open it without its name:
+    /// `is_open` says whether it is either still.
+    pub fn unused(&self, ino: InodeId, is_open: impl Fn(InodeId) -> bool) {
+        if self.removed_is_lost.load(Ordering::Acquire) && !is_open(ino) {
+            let mut table = self.table.lock();
+            table.lost.unused(ino);
+            self.removed_is_lost.store(table.lost.has_removed(), Ordering::Release);
+        }
     }
 
     /// What a sync has to be told, once.

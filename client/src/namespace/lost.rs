@@ -32,12 +32,22 @@ pub(super) struct Lost {
 /// Of files, or in directories.
 #[derive(Clone, Default)]
 struct Apart {
-    /// Those that are told apart, each with its number.
-    each: HashMap<InodeId, (u64, Error)>,
-    /// By these numbers: the oldest first.
+    /// Those that are told apart.
+    each: HashMap<InodeId, One>,
+    /// By their numbers: the oldest first.
     order: BTreeMap<u64, InodeId>,
     last: u64,
+    /// How many of them are removed.
+    removed: usize,
     others: Option<Others>,
+}
+
+#[derive(Clone)]
+struct One {
+    number: u64,
+    error: Error,
+    /// It has no name any more, and may be open, or known to who can open it.
+    removed: bool,
 }
 
 /// Those that had no room.
@@ -88,6 +98,27 @@ impl Lost {
         self.dirs.forget(ino);
     }
 
+    /// An inode is removed that may be open, or known to who can open it: it is to be forgotten
+    /// when it is not any more.
+    pub fn removed(&mut self, ino: InodeId) {
+        self.files.mark(ino);
+        self.dirs.mark(ino);
+    }
+
+    /// Whether any of those is here that are removed.
+    pub fn has_removed(&self) -> bool {
+        self.files.removed + self.dirs.removed > 0
+    }
+
+    /// An inode is not open, and not known to who could open it without its name.
+    pub fn unused(&mut self, ino: InodeId) {
+        for of in [&mut self.files, &mut self.dirs] {
+            if of.each.get(&ino).is_some_and(|one| one.removed) {
+                of.forget(ino);
+            }
+        }
+    }
+
     /// What a sync of everything would be told.
     pub fn look(&self) -> Result<()> {
         self.all.clone().map_or(Ok(()), Err)
@@ -136,20 +167,31 @@ impl Lost {
 
 impl Apart {
     fn lose(&mut self, ino: InodeId, error: &Error) {
-        if ino.0 == 0 || self.each.contains_key(&ino) {
+        if let Some(one) = self.each.get_mut(&ino) {
+            // It may be that its removal was refused.
+            self.removed -= usize::from(std::mem::take(&mut one.removed));
+            return;
+        }
+        if ino.0 == 0 {
             return;
         }
         self.last += 1;
-        self.each.insert(ino, (self.last, error.clone()));
+        self.each.insert(ino, One { number: self.last, error: error.clone(), removed: false });
         self.order.insert(self.last, ino);
         if self.each.len() > MAX_APART
-            && let Some((_, oldest)) = self.order.pop_first()
-            && let Some((_, error)) = self.each.remove(&oldest)
+            && let Some((_, &oldest)) = self.order.first_key_value()
+            && let Some(error) = self.forget(oldest)
         {
             match &mut self.others {
                 Some(others) => others.add(oldest, error),
                 None => self.others = Some(Others::new(error, Some(oldest.0..=oldest.0))),
             }
+        }
+    }
+
+    fn mark(&mut self, ino: InodeId) {
+        if let Some(one) = self.each.get_mut(&ino) {
+            self.removed += usize::from(!std::mem::replace(&mut one.removed, true));
         }
     }
 
@@ -161,13 +203,14 @@ impl Apart {
     }
 
     fn forget(&mut self, ino: InodeId) -> Option<Error> {
-        let (number, error) = self.each.remove(&ino)?;
+        let One { number, error, removed } = self.each.remove(&ino)?;
+        self.removed -= usize::from(removed);
         self.order.remove(&number);
         Some(error)
     }
 
     fn in_order(&self) -> impl Iterator<Item = (InodeId, &Error)> {
-        self.order.values().filter_map(|ino| Some((*ino, &self.each.get(ino)?.1)))
+        self.order.values().filter_map(|ino| Some((*ino, &self.each.get(ino)?.error)))
     }
 }
 

@@ -60,9 +60,8 @@ impl ChangeLog {
             return None;
         };
         let gone = nlink == 0 && !is_open(ino);
-        if gone {
-            // If it comes to stay all the same, that is told.
-            table.lost.forget(ino);
+        if nlink == 0 {
+            self.removed(&mut table, ino, gone);
         }
         if gone && self.never_was(&mut table, ino) {
             self.touched(&mut table, dir, at_ns);
@@ -88,9 +87,7 @@ impl ChangeLog {
             return None;
         };
         let gone = !is_open(ino);
-        if gone {
-            table.lost.forget(ino);
-        }
+        self.removed(&mut table, ino, gone);
         if gone && self.never_was(&mut table, ino) {
             self.touched(&mut table, dir, at_ns);
             return Some(());

@@ -329,6 +329,29 @@ async fn nothing_is_kept_of_what_nobody_can_sync() {
     log.lose(f, None, &error);
     unlink(&log, ROOT, "f", true).unwrap();
     assert!(log.take_lost(Synced::File(f)).is_err());
+    // Or was, or the kernel knew it; another still has its name, and the removal of a third is
+    // refused.
+    let lost = |name| {
+        let ino = InodeId(file(&log, ROOT, name));
+        log.lose(ino, None, &error);
+        ino
+    };
+    let [f, named, stays] = ["f", "named", "stays"].map(lost);
+    let dir = InodeId(make(&log, ROOT, "d", v1::FileKind::Directory));
+    log.lose(f, Some(dir), &error);
+    unlink(&log, ROOT, "f", true).unwrap();
+    unlink(&log, ROOT, "stays", true).unwrap();
+    log.lose(stays, None, &error);
+    log.rm_dir(v1::RmDirOp { parent: ROOT, name: "d".into() }, 5, |_| true).unwrap();
+    log.unused(dir, |_| true);
+    let is_lost = |of| {
+        let mut known = log.table.lock().lost.clone();
+        known.take(of).is_err()
+    };
+    assert!(is_lost(Synced::File(f)) && is_lost(Synced::Dir(dir)), "they are open");
+    [f, named, stays, dir].into_iter().for_each(|ino| log.unused(ino, |_| false));
+    assert!(!is_lost(Synced::File(f)) && !is_lost(Synced::Dir(dir)));
+    assert!(is_lost(Synced::File(named)) && is_lost(Synced::File(stays)));
     // Attributes are those of a file, or of a directory.
     let op = v1::SetAttrOp { ino: 7, mode: Some(0o600), ..Default::default() };
     let step = v1::batch_op::Step { op: Some(Do::SetAttr(op)), ..Default::default() };
