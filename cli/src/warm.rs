@@ -16,11 +16,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
 
 /// Bytes that the mount is asked for at once.
 const PART: u64 = 64 << 20;
 /// Files that were found and are not begun.
 const FOUND: usize = 4096;
+/// A drive that failed once is left alone for ten seconds by the mount; one that is longer is of no
+/// use to any file.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(15);
+const BUSY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Have the hot tier of a mount keep files before they are read
 ///
@@ -198,7 +203,7 @@ fn warm(path: &Path, told: &mut dyn FnMut(Warmed)) -> Result<(), Failed> {
     let here = |error: anyhow::Error| Failed::Here(error.context(what()));
     let file = File::open(path).map_err(|e| here(e.into()))?;
     let len = file.metadata().map_err(|e| here(e.into()))?.len();
-    let mut at = 0;
+    let (mut at, mut busy) = (0, None);
     while at < len {
         let value = ask(&file, &format!("user.weft.warm.{at}.{PART}"));
         match value.map_err(|e| (e.raw_os_error(), e)) {
@@ -213,9 +218,21 @@ fn warm(path: &Path, told: &mut dyn FnMut(Warmed)) -> Result<(), Failed> {
                      --hot-size"
                 )));
             }
+            Err((Some(libc::EBUSY), error)) => {
+                if busy.get_or_insert_with(Instant::now).elapsed() >= BUSY_TIMEOUT {
+                    let error = anyhow::Error::from(error).context(format!(
+                        "{}: the drive of the hot tier cannot be used; the log of the mount says \
+                         why",
+                        path.display()
+                    ));
+                    return Err(Failed::Everywhere(error));
+                }
+                std::thread::sleep(BUSY_INTERVAL);
+                continue;
+            }
             Err((_, error)) => return Err(here(error.into())),
         }
-        at += PART;
+        (at, busy) = (at + PART, None);
     }
     Ok(())
 }

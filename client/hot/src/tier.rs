@@ -57,6 +57,11 @@ impl Hot {
         self.shared.open.lock().is_some()
     }
 
+    /// Whether what is put now may be kept: it is open, and its drive is written to.
+    pub fn takes(&self) -> bool {
+        self.is_open() && !self.shared.rests(Use::Write)
+    }
+
     /// Bytes that there is room for; none while it cannot be used.
     pub fn room(&self) -> u64 {
         let open = self.shared.open.lock();

@@ -105,7 +105,8 @@ impl Context {
 
 impl File {
     /// Has the hot tier keep what is committed in `range`. Errors: `NotSupported` without one,
-    /// `Busy` while its drive cannot be used, `OutOfRange` for more than [`MAX_WARM`].
+    /// `Busy` while its drive cannot be used, or is left alone for a while, `OutOfRange` for more
+    /// than [`MAX_WARM`].
     pub async fn warm(self: &Arc<Self>, range: Range<u64>) -> Result<Warmed> {
         let Some(hot) = self.context.hot.get() else {
             let what = "this mount has no hot tier: mount it with --hot";
@@ -115,9 +116,12 @@ impl File {
             let what = format!("{MAX_WARM} bytes at a time can be kept");
             return Err(Error::new(ErrorKind::OutOfRange, what));
         }
-        if !hot.is_open() {
+        let busy = || {
             let what = "the drive of the hot tier cannot be used now: the mount's log says why";
-            return Err(Error::new(ErrorKind::Busy, what));
+            Error::new(ErrorKind::Busy, what)
+        };
+        if !hot.is_open() {
+            return Err(busy());
         }
         self.refresh().await?;
         let range = range.start..range.end.min(self.committed_size()).max(range.start);
@@ -147,6 +151,10 @@ impl File {
                 if hot.touch(&piece) {
                     return Ok((bytes, true));
                 }
+                if !hot.takes() {
+                    // What is fetched would be so in vain.
+                    return Err((segment.id, busy()));
+                }
                 let segments = &self.context.segments;
                 let fetched = fetch(segments, &segment, piece, deadline).await;
                 let content = fetched.map_err(|error| (segment.id, error))?;
@@ -160,6 +168,8 @@ impl File {
                         warmed.kept += if is_kept { bytes } else { 0 };
                     }
                     Some(Err(failed)) => break failed,
+                    // It failed with what was fetched just now.
+                    None if warmed.kept < warmed.wanted && !hot.takes() => return Err(busy()),
                     None => return Ok(warmed),
                 }
             };
@@ -168,6 +178,7 @@ impl File {
                 // The file was changed since, or was not.
                 ErrorKind::NotFound => missing.insert(segment),
                 ErrorKind::NoTicket => Instant::now() < deadline,
+                ErrorKind::Busy if !hot.takes() => return Err(error),
                 _ => false,
             };
             if !again {

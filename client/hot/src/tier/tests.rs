@@ -68,6 +68,7 @@ async fn a_write_that_does_not_end_keeps_nobody() {
         };
         let (kept, ()) = tokio::join!(hot.put(piece(3), Bytes::from_static(b"ghi")), rests);
         assert!(!kept, "who put it is not kept");
+        assert!(hot.is_open() && !hot.takes(), "nothing is worth being fetched to be put");
         // The queue is full of what waits for the write.
         let queued = hot.queue.clone().try_acquire_many_owned(QUEUE as u32 - 3).unwrap();
         let begun = Instant::now();
@@ -87,7 +88,7 @@ async fn a_write_that_does_not_end_keeps_nobody() {
             sleep(Duration::from_secs(1)).await;
         }
         assert_eq!(hot.get(piece(1), 0..3).await.is_some(), has_list);
-        assert!(hot.get(piece(3), 0..3).await.unwrap() == b"ghi");
+        assert!(hot.get(piece(3), 0..3).await.unwrap() == b"ghi" && hot.takes());
         assert!(hot.put(piece(2), Bytes::from_static(b"def")).await);
     }
 }
