@@ -10,10 +10,12 @@
 //! requests wait for their answers: more are made as they are needed, so that a request that waits
 //! for another (a lock) does not stand in its way. They are made ahead, because a new entry does
 //! not get a request that is queued already: those come when any request of the queue is answered.
+//! Where there can be no more, who wants to wait for a lock is refused.
 
 use super::ring_entry::RingEntry;
 use super::ring_queue::Outbox;
 use super::{Device, Route};
+use crate::abi::{Errno, Op};
 use crate::session::Session;
 use io_uring::{IoUring, cqueue, opcode, squeue::Entry128, types::Fd};
 use std::io;
@@ -28,8 +30,12 @@ const COMMIT_AND_FETCH: u32 = 2;
 /// is 1 MiB of address space; memory is taken when it is used, and the kernel uses the newest
 /// first.
 const SPARE_ENTRIES: usize = 32;
-/// Most of a ring.
+/// Most of a ring, beside those that each of its queues has to spare: far more CPUs may be possible
+/// than there are.
 const MOST_ENTRIES: usize = 8192;
+/// When there can be no more, so many are left to requests that end by themselves: who waits for a
+/// lock may wait for one of those.
+const LAST_ENTRIES: usize = 16;
 /// Marks completions of the bell.
 const BELL: u64 = u64::MAX;
 
@@ -143,6 +149,8 @@ struct Ring {
     arrived: Vec<(u64, i32)>,
     /// Where the kernel puts the bell's count.
     rung: Box<u64>,
+    /// No more than this are made.
+    most: usize,
 }
 
 impl Ring {
@@ -155,11 +163,12 @@ impl Ring {
             .setup_cqsize(1024)
             .build(64)?;
         let queue = |number| Queue { number, spare: 0, refused: false };
-        let queues = queues.into_iter().map(queue).collect();
+        let queues: Vec<_> = queues.into_iter().map(queue).collect();
         let outbox = Arc::new(Outbox::new()?);
         let (entries, taken) = (Vec::new(), Vec::new());
         let (arrived, rung) = (Vec::new(), Box::default());
-        Ok(Self { io, outbox, entries, taken, queues, arrived, rung })
+        let most = MOST_ENTRIES + SPARE_ENTRIES * queues.len();
+        Ok(Self { io, outbox, entries, taken, queues, arrived, rung, most })
     }
 
     /// Serves requests until the connection is over.
@@ -206,7 +215,13 @@ impl Ring {
 
     fn wants_entry(&self, at: usize) -> bool {
         let Queue { spare, refused, .. } = self.queues[at];
-        spare < SPARE_ENTRIES && !refused && self.entries.len() < MOST_ENTRIES
+        spare < SPARE_ENTRIES && !refused && self.entries.len() < self.most
+    }
+
+    /// Whether a queue has only its last entries, and gets no more.
+    fn is_full(&self, number: u16) -> bool {
+        let last = |queue: &Queue| queue.number == number && queue.spare < LAST_ENTRIES;
+        self.entries.len() >= self.most && self.queues.iter().any(last)
     }
 
     /// A completion of an entry. Answers whether the connection goes on.
@@ -219,6 +234,11 @@ impl Ring {
                 self.set_refused(entry.queue, false);
                 let route = Route::Ring(entry.clone());
                 match entry.request() {
+                    Ok(request)
+                        if matches!(request.op, Op::SetLkW(_)) && self.is_full(entry.queue) =>
+                    {
+                        route.answer(request.header.unique, &Err(Errno(libc::ENOLCK)));
+                    }
                     Ok(request) => session.serve(&request, route, &[]),
                     Err(error) => session.refuse(error, entry.header(), &route),
                 }

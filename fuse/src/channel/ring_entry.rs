@@ -104,6 +104,14 @@ impl RingEntry {
         self.bytes(0, abi::IN_HEADER)
     }
 
+    /// As the kernel puts a request there.
+    #[cfg(test)]
+    pub fn receive(&self, header: &[u8], record: &[u8]) {
+        self.put(0, header);
+        self.put(RECORD_AT, record);
+        self.put(PAYLOAD_LEN_AT, &0u32.to_ne_bytes());
+    }
+
     /// The request that a completion brought.
     pub fn request(&self) -> Result<Request<'_>, Malformed> {
         let len = self.u32(PAYLOAD_LEN_AT);

@@ -34,6 +34,37 @@ fn a_queue_that_takes_no_entries_is_not_offered_more() {
     assert!(ring.arrived(index, -libc::EIO, &session).unwrap() && ring.wants_entry(1));
 }
 
+/// What waits for locks leaves room for who releases them, and for all else.
+#[test]
+fn who_would_wait_for_a_lock_in_the_last_entries_is_refused() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let session = Session::new(Arc::new(Nobody), runtime.handle().clone(), None);
+    let mut ring = Ring::new(vec![0]).unwrap();
+    ring.most = SPARE_ENTRIES + 8;
+    let header = |opcode: u32| {
+        let mut header = [0; abi::IN_HEADER];
+        header[4..8].copy_from_slice(&opcode.to_ne_bytes());
+        header[8] = 7;
+        header
+    };
+    // None is committed, as if they waited.
+    let mut asks = |index: usize, opcode| {
+        while ring.wants_entry(0) {
+            ring.make_entry(0).unwrap();
+        }
+        let entry = ring.entries[index].clone();
+        entry.receive(&header(opcode), &[0; 48]);
+        assert!(ring.arrived(index, 0, &session).unwrap());
+        -i32::from_ne_bytes(entry.header()[4..8].try_into().unwrap())
+    };
+    let (most, opcodes) = (SPARE_ENTRIES + 8, [abi::opcode::SETLK, abi::opcode::SETLKW]);
+    for (index, opcode) in (0..most).zip(opcodes.into_iter().cycle()) {
+        let last = index >= most - LAST_ENTRIES && opcode == abi::opcode::SETLKW;
+        let errno = if last { libc::ENOLCK } else { libc::ENOSYS };
+        assert_eq!(asks(index, opcode), errno, "request {index}");
+    }
+}
+
 #[test]
 fn what_passes_ends_no_ring() {
     let mut ring = Ring::new(vec![0]).unwrap();
