@@ -1,13 +1,14 @@
 //! Keeps the session alive: one task renews it; when the cluster has declared it dead, that opens
 //! another, declares what is open in it, and everyone who waits goes on with that.
 
+use crate::cache::Forgotten;
 use crate::file::Files;
 use crate::locks::Locks;
 use crate::meta::{Group, RENEWAL_INTERVAL, Session, open_session, renew};
 use crate::namespace::{ChangeLog, Opens};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tracing::{debug, error, warn};
 use weft_net::{Transport, network_stat};
 use weft_proto::{ErrorKind, InodeId, MapEpoch, Result, SessionId, Uuid, v1};
@@ -40,7 +41,7 @@ impl KeepAlive {
         loop {
             let session = group.sessions.current();
             if *deaths.borrow_and_update() >= session.id {
-                ttl = self.replace(session.id).await.unwrap_or(ttl);
+                ttl = self.replace(session.id, ttl).await.unwrap_or(ttl);
                 if group.sessions.have_ended() {
                     return;
                 }
@@ -52,7 +53,7 @@ impl KeepAlive {
             let kept = match declares {
                 true => {
                     let kept = group.leases.keep_writes();
-                    self.forget_content().await;
+                    self.forget_content(ttl).await;
                     kept
                 }
                 false => Default::default(),
@@ -100,9 +101,9 @@ impl KeepAlive {
         *missing = newest;
     }
 
-    /// Opens another session in place of one that is over. Answers its time to live, unless none
-    /// could be opened.
-    async fn replace(&self, over: SessionId) -> Option<Duration> {
+    /// Opens another session in place of one that is over, which lived for `ttl`. Answers its time
+    /// to live, unless none could be opened.
+    async fn replace(&self, over: SessionId, ttl: Duration) -> Option<Duration> {
         warn!(session = %over, "the cluster declared this mount dead; opening a new session");
         let group = &self.group;
         group.leases.lost();
@@ -114,7 +115,7 @@ impl KeepAlive {
             self.locks.lost_with(over);
             files.lose_content().await;
         }
-        names.await;
+        forgotten(names, ttl).await;
         let deadline = group.deadline();
         match open_session(group, self.cluster, &self.client, &self.rng, deadline).await {
             Ok((ttl, _)) => {
@@ -138,12 +139,12 @@ impl KeepAlive {
     }
 
     /// What is cached above this library is of leases that are held no more, or about to be so.
-    async fn forget_content(&self) {
+    async fn forget_content(&self, ttl: Duration) {
         let names = self.group.leases.forget_all_above();
         if let Some(files) = self.files.upgrade() {
             files.forget_content().await;
         }
-        names.await;
+        forgotten(names, ttl).await;
     }
 
     /// Renews the session; with a term, and tells what it holds, gathered for the leader of that
@@ -194,5 +195,14 @@ impl KeepAlive {
             }
             piece += 1;
         }
+    }
+}
+
+/// Returns when names and attributes are forgotten above, or not used any more: they may be for no
+/// longer than a session that is not renewed lives. What is waited for there may be waiting for the
+/// session, as the kernel's threads for pages that are being read.
+async fn forgotten(names: Forgotten, ttl: Duration) {
+    if timeout(ttl, names).await.is_err() {
+        warn!("the kernel has not said for {ttl:?} that it has forgotten what it was told");
     }
 }

@@ -2,11 +2,12 @@
 //! before this mount hears of it.
 
 use crate::create;
-use crate::fixture::{Cluster, small_layout};
+use crate::fixture::{Cluster, small_layout, until};
 use bytes::Bytes;
-use std::future::ready;
+use std::future::{pending, ready};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::Notify;
 use weft_client::{ContentCache, Forgotten, NameCache, OpenFlags};
@@ -63,6 +64,36 @@ async fn attributes_of_what_a_change_is_about_are_forgotten_above_before_it_is_s
     assert_eq!(forgot.names, [(InodeId::ROOT, Bytes::from_static(b"f"))]);
     assert!(forgot.inos.contains(&InodeId::ROOT));
     cluster.assert_no_violations();
+}
+
+/// Waits for what nobody answers before there is another session, whenever it is to forget all.
+struct Stuck;
+
+impl NameCache for Stuck {
+    fn forget(&self, _: InodeId) -> Forgotten {
+        Box::pin(ready(()))
+    }
+
+    fn forget_attrs(&self, _: &[InodeId], _: &[(InodeId, Bytes)]) -> Forgotten {
+        Box::pin(ready(()))
+    }
+
+    fn forget_all(&self) -> Forgotten {
+        Box::pin(pending())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cache_above_that_hangs_keeps_no_session_from_being_replaced() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    cluster.metadata.ttl_ms.store(1000, Ordering::SeqCst);
+    let fs = cluster.client().await;
+    fs.set_name_cache(Arc::new(Stuck));
+    let over = fs.session();
+    cluster.metadata.expire_sessions();
+    until(|| fs.session() != over).await;
+    let (handle, _) = create(&fs, "f").await;
+    fs.release(handle).await.unwrap();
 }
 
 /// Forgets content when it may.
