@@ -50,6 +50,7 @@ impl Dcache {
                     }
                 }
             }
+            back.extend(table.too_vague());
         }
         // No recall comes for what no lease is on.
         let mine = |(dir, name, ino): &(InodeId, Bytes, u64)| {

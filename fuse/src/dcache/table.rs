@@ -12,6 +12,10 @@ use weft_proto::v1;
 
 /// Names that lead nowhere, of all directories. Nothing says when the kernel drops them.
 const MAX_NEGATIVE: usize = 1 << 16;
+/// Names that may lead to either of two inodes, of all directories, until they are taken back.
+/// Nothing says when the kernel drops those, either, and each file leaves one that another is moved
+/// over.
+const MAX_ANY: usize = 1 << 16;
 /// Names that one inode may have had, until they are taken back.
 const MAX_NAMES: usize = 64;
 /// An inode that is not known.
@@ -26,7 +30,9 @@ pub struct Table {
     dirs: HashMap<u64, HashMap<Bytes, u64>>,
     /// Inodes whose attributes have one.
     attrs: HashSet<u64>,
+    /// How many names lead nowhere, and how many to either of two.
     negative: usize,
+    any: usize,
     /// Threads that the kernel takes an answer in for without the lock of its directory.
     late: Recent<u64>,
     /// Inodes of which the kernel was told access control lists.
@@ -76,8 +82,11 @@ impl Table {
         let before = names.insert(name.clone(), ino);
         self.negative += usize::from(ino == NONE);
         self.negative -= usize::from(before == Some(NONE));
+        let either = before.is_some_and(|before| before != ino && before != NONE) && ino != NONE;
+        self.any += usize::from(either || ino == ANY);
+        self.any -= usize::from(before == Some(ANY));
         // The kernel may have either: it stays when the one goes that it does not lead to.
-        if before.is_some_and(|before| before != ino && before != NONE) && ino != NONE {
+        if either {
             names.insert(name, ANY);
             return true;
         }
@@ -113,6 +122,15 @@ impl Table {
         let its = |(dir, name): &&(u64, Bytes)| self.leads_to(*dir, name) == Some(ino);
         let its: Vec<_> = names.iter().filter(its).map(|(dir, _)| *dir).collect();
         if its.len() > MAX_NAMES { its.into_iter().collect() } else { HashSet::new() }
+    }
+
+    /// The directories in which names may lead to either of two inodes, if these are too many.
+    pub fn too_vague(&self) -> Vec<u64> {
+        if self.any <= MAX_ANY {
+            return Vec::new();
+        }
+        let is_vague = |names: &HashMap<Bytes, u64>| names.values().any(|ino| *ino == ANY);
+        self.dirs.iter().filter(|(_, names)| is_vague(names)).map(|(dir, _)| *dir).collect()
     }
 
     /// An answer about a directory's name goes to a thread that may not hold its lock.
@@ -159,12 +177,14 @@ impl Table {
     /// The names in a directory that had a time to live, if any had.
     pub fn take_names(&mut self, dir: u64) -> Option<Vec<Bytes>> {
         let names = self.dirs.remove(&dir)?;
-        self.negative -= names.values().filter(|ino| **ino == NONE).count();
+        let count = |of: u64| names.values().filter(|ino| **ino == of).count();
+        self.negative -= count(NONE);
+        self.any -= count(ANY);
         Some(names.into_keys().collect())
     }
 
     pub fn take_all_names(&mut self) -> Vec<(u64, Vec<Bytes>)> {
-        self.negative = 0;
+        (self.negative, self.any) = (0, 0);
         self.dirs.drain().map(|(dir, names)| (dir, names.into_keys().collect())).collect()
     }
 

@@ -62,6 +62,39 @@ fn names_that_lead_nowhere_are_bounded_and_counted() {
     assert_eq!(table.negative, 0);
 }
 
+/// Programs that write files anew, and remove them in the end, would leave all their names here.
+#[test]
+fn names_that_were_given_to_others_are_taken_back_when_they_are_many() {
+    let mut table = Table::default();
+    let mut vague = 0;
+    for i in 0..=MAX_ANY as u64 + 1 {
+        assert_eq!(table.any, vague);
+        assert!(table.too_vague().is_empty() == (vague <= MAX_ANY));
+        let file = name(&i.to_string());
+        for ino in [10 + 2 * i, 11 + 2 * i, 11 + 2 * i] {
+            table.tell(ino);
+            table.give(DIR, file.clone(), ino);
+        }
+        for of in [10, 11] {
+            table.forgotten(of + 2 * i, 2);
+        }
+        vague += 1;
+    }
+    table.give(2, name("a"), 7);
+    table.give(3, name("a"), ANY);
+    let mut dirs = table.too_vague();
+    dirs.sort_unstable();
+    assert_eq!(dirs, [DIR, 3]);
+    // One leads nowhere, all of a directory go, and all do.
+    table.give(DIR, name("0"), NONE);
+    assert_eq!(table.any, vague);
+    drop(table.take_names(DIR));
+    assert!(table.too_vague().is_empty() && table.any == 1);
+    assert_eq!(Table::adopt(table.hand_over()).any, 1);
+    table.take_all_names();
+    assert_eq!(table.any, 0);
+}
+
 #[test]
 fn an_inode_that_is_moved_often_has_its_names_taken_back() {
     let mut table = Table::default();
