@@ -80,6 +80,11 @@ impl File {
         self.file.ino().0
     }
 
+    /// Whether it was opened by this process, and not by one that this one was forked from.
+    fn is_of_this_process(&self) -> bool {
+        self.connection.is_of_this_process()
+    }
+
     /// Up to `n` bytes from offset `off`: fewer at the end of the file only.
     fn pread<'py>(&self, py: Python<'py>, n: usize, off: u64) -> PyResult<Bound<'py, PyBytes>> {
         let read = wait(py, &self.connection, || self.file.read(off, n));

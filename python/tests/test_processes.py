@@ -1,6 +1,7 @@
 """Forks, spawned processes, exits, signals and threads."""
 
 import errno
+import gc
 import multiprocessing
 import os
 import pickle
@@ -56,6 +57,25 @@ def test_a_forked_child_connects_anew(fs, scratch):
     assert (fs.read_bytes(f"{scratch}/b"), reader.read()) == (b"child", b"parent")
     writer.close()
     assert fs.read_bytes(f"{scratch}/w") == b"buffered by the parent"
+
+
+def test_what_a_child_drops_is_the_parents(fs, scratch):
+    files, told = [fs.open(f"{scratch}/{mode}", mode) for mode in ("wb", "ab", "w")], []
+    for file in files:
+        file.write("of the parent" if file.mode == "w" else b"of the parent")
+    del file
+    gc.collect()
+
+    def body():
+        sys.unraisablehook = told.append
+        files.clear()
+        gc.collect()
+        assert told == []
+
+    assert in_child(fs, body)
+    for file in files:
+        file.close()
+        assert fs.read_bytes(file.name) == b"of the parent"
 
 
 @pytest.mark.parametrize("length", [1, 300_000])

@@ -5,7 +5,8 @@ import os
 import secrets
 import shutil
 
-from ._file import BUFFER, BufferedWriter
+from ._buffered import BufferedWriter
+from ._file import BUFFER
 
 
 class Deferred(BufferedWriter):

@@ -1,7 +1,6 @@
 """File objects: what ``Filesystem.open`` answers."""
 
 import errno
-import functools
 import io
 import os
 from typing import Any
@@ -38,11 +37,17 @@ class File(io.RawIOBase):
     There is no file descriptor behind it: ``fileno`` raises ``io.UnsupportedOperation``.
     """
 
+    _native = None
+    # By a buffer, which closes it. It is not closed before that has been written: the collector of
+    # garbage takes what is in a circle in any order.
+    _wrapped = False
+
     def __init__(self, fs, path, mode, native, flags):
         super().__init__()
         self._fs = fs
         self._native = native
         self._flags = flags
+        self._writes = flags & os.O_ACCMODE != os.O_RDONLY
         self._at = 0
         # Appends past this object when that was found: it is at the end after another.
         self._appends = 0
@@ -72,7 +77,7 @@ class File(io.RawIOBase):
     def writable(self) -> bool:
         """Whether it was opened to write."""
         self._check_open()
-        return self._flags & os.O_ACCMODE != os.O_RDONLY
+        return self._writes
 
     def seekable(self) -> bool:
         """Always."""
@@ -208,13 +213,33 @@ class File(io.RawIOBase):
             return
         try:
             self._do(self._native.close)
+        except OSError as error:
+            # Of what was only read nothing is lost with the connection.
+            if self._writes or error.errno != errno.ENOTCONN:
+                raise
         finally:
             super().close()
+
+    def __del__(self):
+        # That of io, before Python 3.13, tells nobody what fails.
+        if not self._wrapped:
+            self._end()
+
+    def _end(self):
+        """Closes it, as nobody has it any more. What fails is told by Python then."""
+        if self._native is None or self.closed:
+            return
+        try:
+            self.close()
+        except OSError as error:
+            # What was lost when it was disconnected was told by that.
+            if self._writes and error.errno != errno.ENOTCONN:
+                raise
 
     def __reduce__(self):
         if self.closed or self.writable():
             raise TypeError("only files that are open to read can be pickled")
-        return _reopen, (self._fs, self.name, self.mode, 0, self.tell())
+        return reopen, (self._fs, self.name, self.mode, 0, self.tell())
 
     def __reduce_ex__(self, _):
         return self.__reduce__()
@@ -224,80 +249,7 @@ class File(io.RawIOBase):
         return f"<weft.File {self.name!r} mode={self.mode!r}{state}>"
 
 
-def _reopen(fs, path, mode, buffering, at):
+def reopen(fs, path, mode, buffering, at):
     file = fs.open(path, mode, buffering)
     file.seek(at)
     return file
-
-
-class _Direct:
-    """Calls that go past the buffer, to the file."""
-
-    def __init__(self, raw, size):
-        super().__init__(raw, size)
-        if raw._flags & os.O_APPEND:
-            # A write whose answer does not reach the buffer is offered again. No signal handler,
-            # which may raise something, runs between this and the buffer.
-            raw.write = functools.partial(raw._native.append, raw.name, True)
-
-    def pread(self, n: int, offset: int) -> bytes:
-        """Up to ``n`` bytes from ``offset``; the position stays."""
-        self._flush_before()
-        return self.raw.pread(n, offset)
-
-    def pread_into(self, buffer: Any, offset: int) -> int:
-        """Fills a buffer from ``offset``; the position stays."""
-        self._flush_before()
-        return self.raw.pread_into(buffer, offset)
-
-    def pwrite(self, buffer: Any, offset: int) -> int:
-        """Writes all of a buffer at ``offset``; the position stays."""
-        self.flush()
-        return self.raw.pwrite(buffer, offset)
-
-    def stat(self) -> os.stat_result:
-        """Its attributes."""
-        self._flush_before()
-        return self.raw.stat()
-
-    def fsync(self) -> None:
-        """What was written is durable and visible to all when this returns."""
-        self.flush()
-        self.raw.fsync()
-
-    def _flush_before(self):
-        if self.writable():
-            self.flush()
-
-    def __reduce_ex__(self, _):
-        if self.closed or self.writable():
-            raise TypeError("only files that are open to read can be pickled")
-        return _reopen, (self.raw._fs, self.name, self.mode, -1, self.tell())
-
-
-class BufferedReader(_Direct, io.BufferedReader):
-    """A buffered file to read."""
-
-
-class BufferedWriter(_Direct, io.BufferedWriter):
-    """A buffered file to write."""
-
-
-class BufferedRandom(_Direct, io.BufferedRandom):
-    """A buffered file to read and write."""
-
-    def pwrite(self, buffer: Any, offset: int) -> int:
-        """Writes all of a buffer at ``offset``; the position stays."""
-        written = super().pwrite(buffer, offset)
-        # What was read ahead may be out of date now: this forgets it.
-        at = self.tell()
-        self.seek(0, os.SEEK_END)
-        self.seek(at)
-        return written
-
-
-def buffered(raw, size):
-    """The buffered file for a raw one."""
-    if raw.readable() and raw.writable():
-        return BufferedRandom(raw, size)
-    return BufferedReader(raw, size) if raw.readable() else BufferedWriter(raw, size)

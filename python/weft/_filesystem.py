@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self, TypeAlias
 
 from . import _batch, _gpu, _process
+from ._buffered import buffered, of_text
 from ._entries import Scan
-from ._file import BUFFER, File, buffered, flags_of
+from ._file import BUFFER, File, flags_of
 from ._weft import Connection
 
 _Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -185,7 +186,7 @@ class Filesystem:
         binary = buffered(raw, buffering if buffering > 1 else BUFFER)
         if not text:
             return self._noted(binary)
-        file = io.TextIOWrapper(binary, encoding, errors, newline, buffering == 1)
+        file = of_text(binary, encoding, errors, newline, buffering == 1)
         file.mode = mode
         return self._noted(file)
 
