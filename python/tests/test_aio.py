@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import types
 
 import numpy
 import pytest
@@ -114,6 +115,38 @@ def test_a_write_whose_wait_is_cancelled_is_done_whole(cluster, fs, scratch):
     run(cluster, body)
     for turn in range(20):
         assert fs.read_bytes(f"{scratch}/{turn}") == new
+
+
+@pytest.mark.parametrize("what", ["a close of", "a write of", "of the filesystem"])
+def test_what_fails_when_its_wait_was_cancelled_is_told(cluster, scratch, what):
+    async def body(afs):
+        told, loop, path = [], asyncio.get_running_loop(), f"{scratch}/a"
+        loop.set_exception_handler(lambda _, context: told.append(context))
+        if what == "a close of":
+            file, unlink = await afs.open(path, "wb"), afs.fs.connection().unlink
+            # What is closed fails, as if something written to it were lost.
+            fails = lambda later: unlink(f"{scratch}/none", later=later)  # noqa: E731
+            file._native = types.SimpleNamespace(close=fails)
+            call = file.close()
+        elif what == "a write of":
+            call = afs.write_bytes(f"{scratch}/none/a", b"x")
+        else:
+            broken = types.SimpleNamespace(close=lambda: (failing.wait(), 1 / 0))
+            failing, call = threading.Event(), weft.aio.of(broken).close()
+        waits = asyncio.ensure_future(call)
+        await asyncio.sleep(0)
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        if what == "of the filesystem":
+            failing.set()
+        async with asyncio.timeout(120):
+            while not told:
+                await asyncio.sleep(0.01)
+        assert what in told[0]["message"]
+        assert isinstance(told[0]["exception"], (FileNotFoundError, ZeroDivisionError))
+
+    run(cluster, body)
 
 
 def test_one_connection_serves_loops_one_after_the_other(fs, scratch):

@@ -77,6 +77,23 @@ class _Loop:
                 future.cancel()
 
 
+async def _to_the_end(future, what):
+    """Waits for what changes something, and goes on though this is cancelled. The loop's handler of
+    exceptions is told then if it fails: nobody else hears of that."""
+
+    def tell(future):
+        error = None if future.cancelled() else future.exception()
+        if error is not None:
+            said = f"weft: {what} has failed, and nobody waits for it any more"
+            future.get_loop().call_exception_handler({"message": said, "exception": error})
+
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        future.add_done_callback(tell)
+        raise
+
+
 async def _named(future, path):
     """Waits, and gives an error the file's name."""
     try:
@@ -137,7 +154,8 @@ class AsyncFilesystem:
     async def write_bytes(self, path: Any, data: Any, *, sync: bool = False) -> None:
         """Makes a file that holds ``data``, in place of the one that is there. Goes on to its end
         though the wait for it is cancelled."""
-        await asyncio.shield(self._write(path, data, sync))
+        writing = asyncio.ensure_future(self._write(path, data, sync))
+        await _to_the_end(writing, f"a write of {path!r}")
 
     async def _write(self, path, data, sync):
         async with await self.open(path, "wb") as file:
@@ -237,7 +255,8 @@ class AsyncFilesystem:
             await mine.idle()
         self._loop = None
         # It waits for the cluster, and is called once: a thread is in place.
-        await loop.run_in_executor(None, self.fs.close)
+        closing = loop.run_in_executor(None, self.fs.close)
+        await _to_the_end(closing, "a close of the filesystem")
         if mine is not None:
             # What began meanwhile was told that it is disconnected.
             if mine.loop is loop:
@@ -299,8 +318,10 @@ class AsyncFile:
         await self._call("sync")
 
     async def close(self) -> None:
-        """Closes it; goes on though the wait for it is cancelled."""
-        await self._call("close")
+        """Closes it; goes on though the wait for it is cancelled. What fails then is told to the
+        loop's handler of exceptions."""
+        closing = self._fs._begin_in(self._native.close)
+        await _named(_to_the_end(closing, f"a close of {self.name!r}"), self.name)
 
     async def __aenter__(self):
         return self
