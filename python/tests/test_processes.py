@@ -187,6 +187,24 @@ def test_a_signal_handler_ends_a_wait():
     assert (done.stdout, done.returncode) == ("late\n", 0), done.stderr
 
 
+def test_a_cluster_that_is_away_keeps_nobody_from_another(cluster):
+    # Nobody listens there: whoever waited for that would wait for ever.
+    done = program(
+        "import contextlib, glob, math, os, pathlib, sys, threading, time, weft\n"
+        "def names():\n"
+        "    for task in glob.glob('/proc/self/task/*/comm'):\n"
+        "        with contextlib.suppress(OSError): yield pathlib.Path(task).read_text()\n"
+        "away = lambda: weft.connect('127.0.0.1:1', timeout=math.inf)\n"
+        "threading.Thread(target=away, daemon=True).start()\n"
+        "while 'weft-connect\\n' not in names(): time.sleep(0.01)\n"
+        "weft.connect(sys.argv[1]).close()\n"
+        "print('connected', flush=True)\n"
+        "os._exit(0)\n",
+        cluster,
+    )
+    assert (done.stdout, done.returncode) == ("connected\n", 0), done.stderr
+
+
 def test_threads_share_a_connection_and_run_beside_each_other(fs, scratch):
     content = os.urandom(4 << 20)
 

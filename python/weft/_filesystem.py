@@ -83,6 +83,7 @@ class Filesystem:
         self.cluster = cluster
         self._settings = settings
         self._connection = None
+        self._connecting = _process.Connecting()
         self._closed = False
         #: Threads that close it.
         self._closers = set()
@@ -93,7 +94,7 @@ class Filesystem:
         """The connection of this process, for what only ``weft`` itself does with it."""
         if (connection := self._connected()) is not None:
             return connection
-        with _process.connecting():
+        with self._connecting.lock():
             if (connection := self._connected()) is not None:
                 return connection
             made = Connection(self.cluster, self._settings)

@@ -10,15 +10,14 @@ _open = weakref.WeakSet()
 #: Those of them that were to disconnect, and of which nobody has heard that they have: kept here,
 #: for the program may have forgotten them.
 _closing = set()
-#: Held while something connects, and once more by a signal handler that needs a connection
-#: meanwhile. Made anew in a child, where it may have been held for ever.
-_connecting = threading.RLock()
+#: Held for a moment. Made anew in a child, where it may have been held for ever.
+_lock = threading.RLock()
 _children_end_with = None
 
 
 def _in_child():
-    global _connecting, _open, _closing, _children_end_with
-    _connecting = threading.RLock()
+    global _lock, _open, _closing, _children_end_with
+    _lock = threading.RLock()
     _open = weakref.WeakSet()
     _closing = set()
     _children_end_with = None
@@ -27,9 +26,19 @@ def _in_child():
 os.register_at_fork(after_in_child=_in_child)
 
 
-def connecting():
-    """The lock that is held while something connects."""
-    return _connecting
+class Connecting:
+    """The lock that is held while one filesystem connects, and once more by a signal handler that
+    needs the connection meanwhile. It is another in a child, where it may be held for ever."""
+
+    def __init__(self):
+        self._of, self._lock = None, None
+
+    def lock(self):
+        """That of this process."""
+        with _lock:
+            if self._of is not _lock:
+                self._of, self._lock = _lock, threading.RLock()
+            return self._lock
 
 
 def opened(fs):
