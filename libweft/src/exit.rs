@@ -1,7 +1,9 @@
 //! Disconnects what is connected still when the process ends by `exit(3)`, or the library is
-//! unloaded.
+//! unloaded. What is lost is told on standard error: no call is left to answer it.
 
 use crate::shield::shielded;
+use std::fmt::Display;
+use std::io::{Write, stderr};
 use std::ptr::null_mut;
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -80,10 +82,17 @@ extern "C" fn at_exit() {
     // In a thread of its own: what the runtime keeps for the thread that exits is gone already.
     let ended = shielded(move || {
         for (_, connection) in connections {
-            // Nobody is there to be told.
-            let _ = connection.disconnect();
+            if let Err(error) = connection.disconnect() {
+                tell(&error);
+            }
         }
     });
-    // If there can be no thread, what is not synced is lost, as after a kill.
-    let _ = ended;
+    if let Err(error) = ended {
+        tell(&format!("what was not synced, for there can be no thread to do it: {error}"));
+    }
+}
+
+fn tell(lost: &dyn Display) {
+    // The program may have closed it.
+    let _ = writeln!(stderr(), "weft: what was written before the exit was lost: {lost}");
 }

@@ -1,5 +1,6 @@
 /* Writes and goes without closing or disconnecting: PROGRAM CLUSTER DIRECTORY, or does both in a
- * handler of atexit(3): with "handler" as third argument. With "verify" it sees that all is there. */
+ * handler of atexit(3): with "handler" as third argument. With "verify" it sees that all is there.
+ * With "lost" it says that it is ready, and writes when it is told to: to storage that is away. */
 #include "check.h"
 
 #include <fcntl.h>
@@ -20,15 +21,45 @@ static void cleanup(void)
         _exit(3);
 }
 
+/* How long the cluster takes while it is there is not what is tested. */
+#define IN_TIME(answer, call)                                                                      \
+    do                                                                                             \
+        (answer) = (call);                                                                         \
+    while ((answer) == -ETIMEDOUT)
+
+static unsigned char bytes[SIZE + 1];
+
+static void lose(const char *cluster, char *path)
+{
+    weft_options options = WEFT_OPTIONS_INIT;
+    options.op_timeout_s = 3;
+    weft_fs *fs;
+    weft_file *file;
+    ssize_t answer;
+
+    IN_TIME(answer, weft_connect(cluster, &options, &fs));
+    MUST(answer);
+    IN_TIME(answer, weft_open(fs, path, O_WRONLY | O_CREAT, 0600, &file));
+    MUST(answer);
+    free(path);
+    printf("ready\n");
+    fflush(stdout);
+    MUST(getchar() == EOF ? -1 : 0);
+    IN_TIME(answer, weft_pwrite(file, bytes, SIZE, 0));
+    IS(answer, SIZE);
+    exit(verdict());
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 3 && argc != 4)
         return 2;
     char *path = in(argv[2], "left");
-    static unsigned char bytes[SIZE + 1];
     weft_fs *fs;
     weft_file *file;
 
+    if (argc == 4 && strcmp(argv[3], "lost") == 0)
+        lose(argv[1], path);
     MUST(weft_connect(argv[1], NULL, &fs));
     if (argc == 4 && strcmp(argv[3], "verify") == 0) {
         MUST(weft_open(fs, path, O_RDONLY, 0, &file));

@@ -1,13 +1,16 @@
 //! C programs against a cluster: compiled with what `scripts/install` installs, by the way of
 //! `pkg-config`, with warnings as errors, under sanitizers, linked to either library.
 
+mod support;
+
 use anyhow::{Context, Result, ensure};
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use weft_tests::{Cluster, not_tested, weft_binary};
+use std::process::{Command, Stdio};
+use support::{Setup, succeeded};
+use weft_tests::{Paused, not_tested, weft_binary};
 
 /// Leaks and misuse of memory fail a program.
 const ASAN: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"];
@@ -18,89 +21,6 @@ const TSAN: &[&str] = &["-fsanitize=thread"];
 const SUPPRESSIONS: &str = "called_from_lib:libweft.so.0\nsignal:count\n";
 /// Records that the program writes before it is killed.
 const RECORDS: usize = 50;
-
-/// A cluster, and the library installed beside it.
-struct Setup {
-    cluster: Cluster,
-    address: String,
-    prefix: PathBuf,
-    programs: PathBuf,
-}
-
-impl Setup {
-    fn new() -> Result<Self> {
-        let cluster = Cluster::start()?;
-        let destdir = cluster.scratch("a package")?;
-        let binary = weft_binary();
-        let target = binary.parent().context("the binary is in no folder")?;
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/install");
-        // Twice: what is there already stays as good.
-        for _ in 0..2 {
-            let mut install = Command::new(&source);
-            let install = install.arg(target).arg("/opt/weft").arg(&destdir);
-            succeeded(install.output()?).context("install")?;
-        }
-        let (address, programs) = (cluster.address()?, cluster.scratch("programs")?);
-        // pkg-config does not quote the space.
-        let prefix = programs.join("prefix");
-        symlink(destdir.join("opt/weft"), &prefix)?;
-        Ok(Self { cluster, address, prefix, programs })
-    }
-
-    /// What `pkg-config` says, for the folder that it is installed in for now.
-    fn flags(&self, what: &[&str]) -> Result<Vec<String>> {
-        let out = Command::new("pkg-config")
-            .arg(format!("--define-variable=prefix={}", self.prefix.display()))
-            .args(what)
-            .arg("weft")
-            .env("PKG_CONFIG_PATH", self.prefix.join("lib/pkgconfig"))
-            .output()?;
-        Ok(succeeded(out)?.split_whitespace().map(str::to_owned).collect())
-    }
-
-    fn compile(&self, source: &str, name: &str, more: &[&str]) -> Result<PathBuf> {
-        let link = self.flags(&["--cflags", "--libs"])?;
-        let rpath = format!("-Wl,-rpath,{}", self.prefix.join("lib").display());
-        let link: Vec<_> = link.iter().map(String::as_str).chain([rpath.as_str()]).collect();
-        self.compile_with(source, name, more, &link)
-    }
-
-    fn compile_with(
-        &self,
-        source: &str,
-        name: &str,
-        more: &[&str],
-        link: &[&str],
-    ) -> Result<PathBuf> {
-        let program = self.programs.join(name);
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
-        let mut cc = Command::new("cc");
-        cc.args(["-std=gnu11", "-g", "-O1", "-pthread", "-Wall", "-Wextra", "-Werror"]);
-        cc.args(more).arg("-o").arg(&program).arg(source).args(link);
-        succeeded(cc.output()?).with_context(|| format!("compile {name}"))?;
-        Ok(program)
-    }
-
-    /// A test program and a folder of its own.
-    fn command(&self, program: &Path, dir: &str) -> Result<Command> {
-        fs::create_dir_all(self.cluster.mnt().join(dir))?;
-        let mut command = Command::new(program);
-        command.arg(&self.address).arg(format!("/{dir}")).envs(self.cluster.environment());
-        command.stdin(Stdio::null());
-        Ok(command)
-    }
-
-    fn run(&self, program: &Path, dir: &str) -> Result<()> {
-        succeeded(self.command(program, dir)?.output()?).map(drop).with_context(|| dir.to_owned())
-    }
-}
-
-fn succeeded(out: Output) -> Result<String> {
-    let stdout = String::from_utf8_lossy(&out.stdout).into_owned();
-    let stderr = String::from_utf8_lossy(&out.stderr);
-    ensure!(out.status.success(), "ended with {}: {stdout}{stderr}", out.status);
-    Ok(stdout)
-}
 
 #[test]
 fn c_programs_find_all_as_the_manual_says() -> Result<()> {
@@ -117,7 +37,8 @@ fn c_programs_find_all_as_the_manual_says() -> Result<()> {
     killed(&setup)?;
     gpus(&setup)?;
     examples(&setup)?;
-    header_in_cpp(&setup)
+    header_in_cpp(&setup)?;
+    exit_that_loses(&setup)
 }
 
 /// What belongs to an installation is there, and its program runs.
@@ -203,6 +124,29 @@ fn exits(setup: &Setup) -> Result<()> {
         succeeded(setup.command(&program, dir)?.args(more).output()?).context(dir)?;
         succeeded(setup.command(&program, dir)?.arg("verify").output()?).context(dir)?;
     }
+    Ok(())
+}
+
+/// What `exit` cannot make durable is told, although no call is left to answer it.
+fn exit_that_loses(setup: &Setup) -> Result<()> {
+    let program = setup.compile("tests/exit.c", "exit-lost", &[])?;
+    let mut command = setup.command(&program, "exit-lost")?;
+    let command = command.arg("lost").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut writer = command.stderr(Stdio::piped()).spawn()?;
+    let mut ready = String::new();
+    let said = writer.stdout.as_mut().context("it has no output")?;
+    BufReader::new(said).read_line(&mut ready)?;
+    ensure!(ready == "ready\n", "it says {ready:?}");
+    let status = setup.cluster.status()?;
+    let daemons = status["storage"].as_array().context("no storage daemons")?;
+    let pids = daemons.iter().map(|one| one["pid"].as_i64().and_then(|pid| pid.try_into().ok()));
+    let paused = Paused::all(pids.collect::<Option<_>>().context("no pids")?)?;
+    writer.stdin.take().context("it has no input")?.write_all(b"\n")?;
+    let ended = writer.wait_with_output()?;
+    drop(paused);
+    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+    succeeded(ended).context("exit that loses")?;
+    ensure!(told.contains("weft: what was written before the exit was lost: "), "it told {told:?}");
     Ok(())
 }
 
