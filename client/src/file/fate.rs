@@ -22,7 +22,7 @@ impl Fate {
         Arc::strong_count(&self.0) > 1
     }
 
-    pub(super) fn take(&self) {
+    pub fn take(&self) {
         self.0.store(TAKEN, Ordering::Release);
     }
 

@@ -8,8 +8,9 @@
 //! or is lost since, is offered, and nothing else. Another call of the same thread, or with that
 //! memory, says that it does not come again.
 //!
-//! Invariants: a piece is offered again if it is certainly not there, and only then; what is lost
-//! was told before that, to who offers it or another of its file ([`OpenFile::write`]).
+//! Invariants: a piece is offered again if it is certainly not there, and only then; it goes behind
+//! none that comes after it. What is lost was told before that, to who offers it or another of its
+//! file ([`OpenFile::write`]).
 
 use super::open_file::OpenFile;
 use crate::file::Fate;
@@ -173,11 +174,25 @@ impl Append<'_> {
         self.pieces.last().map_or(0, |piece| piece.range.end)
     }
 
+    /// Errors: `Io`, each time, if what comes after this is there.
+    fn check_order(&self, range: &Range<usize>) -> Result<()> {
+        if !self.pieces.iter().any(|piece| piece.range.start > range.start && piece.is_kept()) {
+            return Ok(());
+        }
+        let Range { start, end } = range;
+        let what = format!(
+            "bytes {start} to {end} of what was appended at once are lost, and what comes after \
+             them is there: they are not appended behind that"
+        );
+        Err(Error::new(ErrorKind::Io, what))
+    }
+
     async fn offer(&mut self, range: Range<usize>, fate: Fate, to: &AppendTo<'_>) -> Result<()> {
-        let piece = &self.data[range];
         // Tells of what failed before, drops set-id bits, and asks for a lease: nothing of this
         // piece is taken yet.
         to.file.write(0, &[]).await?;
+        self.check_order(&range)?;
+        let piece = &self.data[range];
         let (fs, handle, how) = (to.fs, to.file.handle(), Via::Direct.into());
         if let Some(written) = fs.write_known_now(handle, 0, piece, how, Some(&fate)) {
             return written.map(drop);
@@ -228,5 +243,36 @@ impl Drop for Append<'_> {
             }
             unsure.push(Unsure { by, at, len, digest, pieces, flying });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lost_goes_behind_nothing_that_comes_after_it() {
+        let (appends, data) = (Appends::default(), [7; 12]);
+        let again = |kept: [bool; 3]| {
+            let mut call = appends.begin(&data, false);
+            call.pieces = kept.into_iter().zip([0..4, 4..8, 8..12]).map(piece).collect();
+            let (lost, _) = call.next(4).expect("one is lost");
+            let checked = call.check_order(&lost).map_err(|error| error.kind);
+            call.end();
+            (lost, checked)
+        };
+        assert_eq!(again([false, false, false]), (0..4, Ok(())));
+        assert_eq!(again([true, false, false]), (4..8, Ok(())));
+        assert_eq!(again([true, true, false]), (8..12, Ok(())));
+        assert_eq!(again([false, true, false]), (0..4, Err(ErrorKind::Io)));
+        assert_eq!(again([true, false, true]), (4..8, Err(ErrorKind::Io)));
+    }
+
+    fn piece((kept, range): (bool, Range<usize>)) -> Piece {
+        let fate = Fate::default();
+        if kept {
+            fate.take();
+        }
+        Piece { range, fate }
     }
 }
