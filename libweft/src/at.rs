@@ -18,7 +18,10 @@ pub unsafe fn at<T>(
     // SAFETY: those of the caller.
     let (fs, path) = unsafe { (object(fs)?, string(path)?) };
     of_this_process(fs.user.connection())?;
-    act(&fs.user, path).map_err(|e| e.at(&named(path)))
+    // Who disconnects frees `fs` when what waits for the cluster has ended, and this may not be
+    // through then.
+    let user = fs.user.clone();
+    act(&user, path).map_err(|e| e.at(&named(path)))
 }
 
 /// [`at`], as a whole call that answers 0.
