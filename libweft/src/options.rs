@@ -64,8 +64,6 @@ const STEP: usize = 8;
 const MAX_SIZE: usize = 4096;
 /// Most supplementary groups that Linux gives a process.
 const MAX_GROUPS: usize = 65_536;
-/// More threads help nobody.
-const MAX_THREADS: u32 = 1024;
 
 // Fields lie at these places for ever.
 const _: () = assert!(offset_of!(weft_options, client_name) == 72 && KNOWN == 80);
@@ -94,10 +92,6 @@ impl Settings {
         let unknown = known.flags & !KNOWN_FLAGS;
         if unknown != 0 || known.reserved != 0 {
             return failed(libc::EINVAL, format!("unknown flags {unknown:#x} among the options"));
-        }
-        if known.threads > MAX_THREADS {
-            let what = format!("{} threads are over {MAX_THREADS}", known.threads);
-            return failed(libc::EINVAL, what);
         }
         // SAFETY: the caller's pointers, see `crate`.
         let (who, client_name) = unsafe { (credentials(&known)?, client_name(&known)?) };

@@ -266,3 +266,9 @@ def test_what_is_buffered_is_written_when_the_filesystem_is_closed(cluster, fs, 
 def test_what_cannot_be_connected_to_is_refused(cluster, options):
     with pytest.raises((OSError, ValueError)):
         weft.connect(cluster, **options)
+
+
+def test_no_more_threads_are_begun_than_help():
+    with pytest.raises(OSError, match="2000 threads") as raised:
+        weft.connect("127.0.0.1:1", threads=2000, timeout=0.1)
+    assert raised.value.errno == errno.EINVAL

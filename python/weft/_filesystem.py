@@ -45,8 +45,8 @@ def connect(
     default. ``cache_bytes`` (read-ahead) and ``write_buffer_bytes`` bound memory, 256 MiB each by
     default. A call that finds the cluster away for ``timeout`` seconds fails; 300 by default,
     ``math.inf`` for never. ``close_sync``: what was written is durable when a file is closed, and
-    not a second later. ``threads`` do the work: as many as cores, at most 8, by default. ``name``
-    is shown to the cluster's administrators.
+    not a second later. ``threads`` do the work: as many as cores, at most 8, by default, and at
+    most 1024. ``name`` is shown to the cluster's administrators.
 
     Disconnects at the end of a ``with`` block, by ``close``, and when the interpreter exits. It
     may be used by any number of threads; in a process that was forked from this one, and where it

@@ -14,14 +14,16 @@ use weft_proto::{Error, ErrorKind, Result};
 /// A runtime that is given up waits so long for what still runs.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Most threads that a connection has unless it is told a number.
-const MAX_THREADS: usize = 8;
+const MAX_UNTOLD: usize = 8;
+/// More threads help nobody.
+const MAX_THREADS: usize = 1024;
 
 /// How to connect; see [`Options`] for what is not set here.
 #[derive(Clone)]
 pub struct ConnectOptions {
     /// The client behind it.
     pub client: Options,
-    /// Threads that do the work; 0: one for each core, at most 8.
+    /// Threads that do the work, at most 1024; 0: one for each core, at most 8.
     pub threads: usize,
 }
 
@@ -104,10 +106,15 @@ impl Drop for Call<'_> {
 }
 
 impl Connection {
-    /// Connects. Errors: those of [`Filesystem::connect`]; `Io` if there can be no threads.
+    /// Connects. Errors: those of [`Filesystem::connect`]; `Invalid` of too many threads, `Io` if
+    /// there can be none.
     pub fn connect(options: ConnectOptions) -> Result<Self> {
+        if options.threads > MAX_THREADS {
+            let what = format!("{} threads are over {MAX_THREADS}", options.threads);
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
         let process = Process::current();
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get().min(MAX_THREADS));
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get().min(MAX_UNTOLD));
         let threads = if options.threads == 0 { cores } else { options.threads };
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads)
