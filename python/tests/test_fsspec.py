@@ -9,6 +9,7 @@ import fsspec
 import pytest
 from fsspec.tests import abstract
 
+from weft._deferred import Deferred
 from weft.fsspec import WeftFileSystem
 
 
@@ -96,6 +97,26 @@ def test_a_transaction_is_seen_whole_or_not_at_all(spec, scratch):
         f"{scratch}/b": b"b",
     }
     assert spec.ls(scratch, detail=False) == [f"{scratch}/a", f"{scratch}/b"]
+
+
+def test_a_transaction_leaves_nothing_of_what_it_has_lost(spec, scratch):
+    def lost(file):
+        file.write(b"x")
+        # No write succeeds any more.
+        file.raw._native.close()
+
+    with pytest.raises(RuntimeError), spec.transaction:
+        lost(spec.open(f"{scratch}/a", "wb"))
+        raise RuntimeError
+    assert spec.ls(scratch) == []
+    file = Deferred(spec.weft, f"{scratch}/a", "wb")
+    lost(file)
+    with pytest.raises(OSError):
+        file.close()
+    with pytest.raises(OSError, match="not whole"):
+        file.commit()
+    file.discard()
+    assert spec.ls(scratch) == []
 
 
 def test_ranges_are_read_together(spec, scratch):
