@@ -1,6 +1,7 @@
 //! Waits for the filesystem without the interpreter's lock.
 
 use crate::errors::Failure;
+use pyo3::ffi::Py_IsInitialized;
 use pyo3::prelude::*;
 use std::pin::{Pin, pin};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -20,14 +21,14 @@ pub fn wait<T: Send, F: Future<Output = Result<T>> + Send>(
     connection: &Connection,
     call: impl FnOnce() -> F + Send,
 ) -> Result<T, Failure> {
-    py.detach(|| {
+    detached(py, |signals| {
         let mut call = pin!(call());
         loop {
             let turn = async { Ok(tokio::time::timeout(SIGNALS, &mut call).await) };
             if let Ok(done) = connection.run(turn)? {
                 return done.map_err(Failure::Weft);
             }
-            if let Some(done) = check_signals_beside(connection, call.as_mut())? {
+            if let Some(done) = check_signals_beside(signals, connection, call.as_mut())? {
                 return done.map_err(Failure::Weft);
             }
         }
@@ -38,6 +39,7 @@ pub fn wait<T: Send, F: Future<Output = Result<T>> + Send>(
 /// both may call the filesystem. Meanwhile another thread goes on with the call, or else one of
 /// theirs could wait for ever for what this one holds. The answer of the call, if it is done.
 fn check_signals_beside<T: Send, F: Future<Output = Result<T>> + Send>(
+    signals: Signals,
     connection: &Connection,
     call: Pin<&mut F>,
 ) -> Result<Option<Result<T>>, Failure> {
@@ -54,7 +56,7 @@ fn check_signals_beside<T: Send, F: Future<Output = Result<T>> + Send>(
         };
         // If there can be no thread, the call stands still.
         let beside = thread::Builder::new().name("weft-wait".into()).spawn_scoped(scope, go_on);
-        let raised = Python::attach(|py| py.check_signals());
+        let raised = signals.check();
         drop(checked);
         let done = beside.ok().map(thread::ScopedJoinHandle::join);
         raised?;
@@ -90,18 +92,59 @@ fn apart<T: Send + 'static>(
     let failed = |e| Error::new(ErrorKind::Io, format!("cannot start a thread: {e}"));
     let work = move || drop(answer.send(work()));
     thread::Builder::new().name(name.into()).spawn(work).map_err(failed)?;
-    py.detach(move || received(&done))
+    detached(py, move |signals| received(signals, &done))
 }
 
-fn received<T>(done: &Receiver<Result<T>>) -> Result<T, Failure> {
+fn received<T>(signals: Signals, done: &Receiver<Result<T>>) -> Result<T, Failure> {
     loop {
         match done.recv_timeout(SIGNALS) {
             Ok(done) => return done.map_err(Failure::Weft),
-            Err(RecvTimeoutError::Timeout) => Python::attach(|py| py.check_signals())?,
+            Err(RecvTimeoutError::Timeout) => signals.check()?,
             Err(RecvTimeoutError::Disconnected) => {
                 let what = "the thread that was to do it has ended";
                 return Err(Error::new(ErrorKind::Internal, what).into());
             }
         }
     }
+}
+
+/// Does something without the interpreter's lock.
+fn detached<T: Send>(py: Python<'_>, work: impl FnOnce(Signals) -> T + Send) -> T {
+    let signals = Signals { ends: is_over() };
+    py.detach(|| {
+        let done = work(signals);
+        signals.stay_if_over();
+        done
+    })
+}
+
+/// Lets signal handlers run in a thread that waits.
+#[derive(Clone, Copy)]
+struct Signals {
+    /// This is the thread that ends the interpreter: no other gets its lock by then.
+    ends: bool,
+}
+
+impl Signals {
+    fn check(self) -> PyResult<()> {
+        self.stay_if_over();
+        match self.ends {
+            true => Ok(()),
+            false => Python::attach(|py| py.check_signals()),
+        }
+    }
+
+    /// A thread that comes back to an interpreter that is no more finds nothing but memory that was
+    /// freed. It stays where it is, as those of Python do, until the process has ended.
+    fn stay_if_over(self) {
+        while !self.ends && is_over() {
+            thread::park();
+        }
+    }
+}
+
+/// Whether the interpreter has ended, or is about to.
+fn is_over() -> bool {
+    // SAFETY: it only reads, and may be called at any time.
+    unsafe { Py_IsInitialized() == 0 }
 }

@@ -205,6 +205,21 @@ def test_a_cluster_that_is_away_keeps_nobody_from_another(cluster):
     assert (done.stdout, done.returncode) == ("connected\n", 0), done.stderr
 
 
+def test_an_exit_does_not_crash_what_still_waits():
+    # Nobody listens there. When the interpreter has ended, the process goes on for half a second.
+    done = program(
+        "import ctypes, math, sys, threading, time, weft\n"
+        "c = ctypes.CDLL(None)\n"
+        "c.on_exit(ctypes.cast(c.usleep, ctypes.c_void_p), None)\n"
+        "away = lambda: weft.connect('127.0.0.1:1', timeout=math.inf, threads=1)\n"
+        "for _ in range(16):\n"
+        "    threading.Thread(target=away, daemon=True).start()\n"
+        "    time.sleep(0.01)\n"
+        "sys.exit(500_000)\n"
+    )
+    assert (done.returncode, done.stderr) == (500_000 % 256, "")
+
+
 def test_threads_share_a_connection_and_run_beside_each_other(fs, scratch):
     content = os.urandom(4 << 20)
 
