@@ -24,7 +24,7 @@ pub struct Applied {
     pub time_ns: i64,
     /// Per entry that carries a change: index, term, answer.
     pub answers: Vec<(u64, u64, v1::StoredReply)>,
-    /// An entry touched the cluster map.
+    /// An entry has changed the cluster map.
     pub map_changed: bool,
     /// Servers that start anew with an empty log.
     pub admitted: Vec<u64>,
@@ -70,7 +70,6 @@ pub fn apply(state: &StateMachine, entries: impl Iterator<Item = Entry>) -> Resu
         let (index, term) = (entry.index, entry.term);
         let change = decode(entry.entry_type, entry.data).map_err(|why| newer(index, &why))?;
         applied.time_ns = applied.time_ns.max(change.time_ns);
-        applied.map_changed |= touches_map(&change);
         if let Some(v1::log_entry::Body::AdmitServer(admit)) = &change.body {
             applied.admitted.push(admit.node);
         }
@@ -78,7 +77,11 @@ pub fn apply(state: &StateMachine, entries: impl Iterator<Item = Entry>) -> Resu
         changes.push((index, change));
     }
     if !changes.is_empty() {
+        // Nobody else applies anything meanwhile. What an entry did is what counts: a list of those
+        // that may change the map would lack the next one.
+        let before = state.map_changes();
         let replies = state.apply(&changes)?;
+        applied.map_changed = state.map_changes() != before;
         applied.answers = changes
             .iter()
             .zip(terms)
@@ -127,23 +130,6 @@ pub(crate) fn decode(kind: i32, data: Vec<u8>) -> std::result::Result<v1::LogEnt
         return Err("it changes the group's membership in another way".into());
     }
     Ok(change)
-}
-
-fn touches_map(entry: &v1::LogEntry) -> bool {
-    use v1::log_entry::Body::*;
-    matches!(
-        entry.body,
-        Some(
-            InitCluster(_)
-                | RegisterTarget(_)
-                | SetTargetState(_)
-                | ForgetTarget(_)
-                | SetPgs(_)
-                | MoveSeats(_)
-                | SetServer(_)
-                | ChangeMembers(_)
-        )
-    )
 }
 
 fn newer(index: u64, why: &str) -> Error {

@@ -47,6 +47,8 @@ impl StateMachine {
         ];
         let counts = puts(&changes, Tag::Accounting);
         let qos = changes.keys().any(|key| schema::has_tag(key, Tag::Qos));
+        // With each change of the map its epoch grows, which is kept there.
+        let map = changes.contains_key(&schema::meta(schema::CLUSTER));
         let grown = lists.map(|(tag, count)| puts(&changes, tag).then_some(count));
         let set_aside = SetAside::among(&changes);
         self.store.write(changes)?;
@@ -57,6 +59,7 @@ impl StateMachine {
             count.fetch_add(1, Ordering::Release);
         }
         self.qos.fetch_add(qos.into(), Ordering::Release);
+        self.maps.fetch_add(map.into(), Ordering::Release);
         Ok(replies)
     }
 }

@@ -70,6 +70,8 @@ pub struct StateMachine {
     quotas: AtomicBool,
     /// Counts batches after which tenants may have something else.
     qos: AtomicU64,
+    /// The same of the cluster map.
+    maps: AtomicU64,
     /// Numbers that are set aside.
     set_aside: SetAside,
     read_locked: Arc<ReadLocked>,
@@ -113,6 +115,7 @@ impl StateMachine {
             to_count: AtomicU64::new(0),
             quotas: AtomicBool::new(quotas),
             qos: AtomicU64::new(1),
+            maps: AtomicU64::new(0),
             set_aside: SetAside::default(),
             read_locked: Arc::default(),
             failure: Mutex::new(None),
@@ -153,6 +156,11 @@ impl StateMachine {
     /// Grows, from 1 on, with each change of what tenants may have.
     pub fn qos_changes(&self) -> u64 {
         self.qos.load(Ordering::Acquire)
+    }
+
+    /// Grows with each batch of entries that has changed the cluster map.
+    pub fn map_changes(&self) -> u64 {
+        self.maps.load(Ordering::Acquire)
     }
 
     /// Records that entries up to `index` that change no state (empty ones) are applied.
@@ -465,6 +473,7 @@ impl StateMachine {
         self.orphaned.fetch_add(1, Ordering::Release);
         self.applied.store(applied, Ordering::Release);
         self.qos.fetch_add(1, Ordering::Release);
+        self.maps.fetch_add(1, Ordering::Release);
         self.set_aside.forget();
         self.read_locked.forget();
         *self.failure.lock() = None;

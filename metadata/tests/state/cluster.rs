@@ -9,15 +9,11 @@ use v1::meta_request::Op;
 use v1::set_target_state_entry::Change;
 use weft_proto::{ErrorKind, v1};
 
-fn epoch(rig: &Rig) -> u64 {
-    rig.machine.cluster_map().unwrap().epoch
-}
-
 /// Runs the entry; answers its outcome and by how much the epoch grew.
 fn grew(rig: &mut Rig, body: Body) -> (Result<(), ErrorKind>, u64) {
-    let before = epoch(rig);
+    let before = rig.epoch();
     let outcome: Answer = rig.entry(body);
-    (outcome.map(drop), epoch(rig) - before)
+    (outcome.map(drop), rig.epoch() - before)
 }
 
 #[test]
@@ -85,11 +81,11 @@ fn a_target_is_known_by_its_identity() {
     // It moved: same id, and its state is not for it to say.
     target.daemon = "b".into();
     target.state = v1::TargetState::Up.into();
-    let before = epoch(&rig);
+    let before = rig.epoch();
     let Ok(Reply::Target(moved)) = rig.entry(register(&target)) else { panic!() };
     assert_eq!((moved.id, moved.state(), moved.full), (5, v1::TargetState::Down, true));
     assert_eq!(&*moved.daemon, "b");
-    assert_eq!(epoch(&rig), before + 1);
+    assert_eq!(rig.epoch(), before + 1);
     target.uuid = vec![1; 3].into();
     assert_eq!(grew(&mut rig, register(&target)), (Err(ErrorKind::Invalid), 0));
 }
@@ -159,7 +155,7 @@ fn groups_are_retired_and_then_dropped() {
                 ..Default::default()
             })
             .collect();
-        let (based_on_epoch, dropped) = (epoch(rig), vec![1, 2, 9]);
+        let (based_on_epoch, dropped) = (rig.epoch(), vec![1, 2, 9]);
         Body::SetPgs(v1::SetPgsEntry { pool, pgs, based_on_epoch, dropped, ..Default::default() })
     };
     let body = set(&rig, 1, &[(2, &[4, 3, 2]), (3, &[1, 2, 3])]);
@@ -223,7 +219,7 @@ fn a_target_that_is_forgotten_is_never_taken_in_again() {
     };
     let place = |rig: &mut Rig, id, targets: &[u32]| {
         let pg = v1::PgInfo { id, targets: targets.to_vec(), ..Default::default() };
-        let (pgs, based_on_epoch) = (vec![pg], epoch(rig));
+        let (pgs, based_on_epoch) = (vec![pg], rig.epoch());
         let entry = v1::SetPgsEntry { pool: 1, pgs, based_on_epoch, ..Default::default() };
         rig.entry(Body::SetPgs(entry)).unwrap();
     };

@@ -93,6 +93,11 @@ impl Rig {
         }
     }
 
+    /// Of the cluster map; 0 before there is one.
+    pub fn epoch(&self) -> u64 {
+        self.machine.cluster_map().map_or(0, |map| map.epoch)
+    }
+
     pub fn entry(&mut self, body: Body) -> Answer {
         self.time += 1;
         let entry = v1::LogEntry {
@@ -102,7 +107,10 @@ impl Rig {
             ..Default::default()
         };
         let item = (self.machine.applied() + 1, entry);
+        let (epoch, changes) = (self.epoch(), self.machine.map_changes());
         let mut replies = self.machine.apply(std::slice::from_ref(&item)).expect("apply");
+        // Watchers of the map are told of every change, whatever brings it about, and of no other.
+        assert_eq!(self.epoch() != epoch, self.machine.map_changes() != changes, "{item:?}");
         self.log.push(item);
         answer(replies.remove(0))
     }
