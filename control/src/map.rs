@@ -25,7 +25,7 @@ pub async fn watch_map(
 ) -> Result<News> {
     let client = dial_and_ping(transport, address).await?;
     let mut client = client.max_decoding_message_size(map::MAX_BYTES);
-    let request = v1::WatchMapRequest { have_epoch: have.0, changes };
+    let request = v1::WatchMapRequest { have_epoch: have.0, changes, dropped_targets: changes };
     let answer = match timeout(ANSWER_TIMEOUT, client.watch_map(request)).await {
         Ok(answer) => answer.map_err(|status| failed(address, &from_status(&status).message))?,
         Err(_) => return Err(failed(address, "no answer")),

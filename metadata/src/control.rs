@@ -456,14 +456,14 @@ impl Control for ControlService {
         &self,
         request: Request<v1::WatchMapRequest>,
     ) -> Result<Response<MapStream>, Status> {
-        let v1::WatchMapRequest { have_epoch: mut have, changes } = request.into_inner();
-        let node = self.node.clone();
+        let request = request.into_inner();
+        let (node, mut have) = (self.node.clone(), request.have_epoch);
         let news = WatchStream::new(self.node.watch_map()).filter_map(move |map| {
             if map.epoch <= have {
                 return None;
             }
-            let told = if changes { node.map_changes(have) } else { None };
-            let told = told.unwrap_or_else(|| (*map).clone());
+            let changes = || node.map_changes(have, request.dropped_targets);
+            let told = request.changes.then(changes).flatten().unwrap_or_else(|| (*map).clone());
             have = told.epoch;
             Some(Ok(told))
         });

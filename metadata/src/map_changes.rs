@@ -37,15 +37,16 @@ impl MapChanges {
         }
     }
 
-    /// What has changed since the map of this epoch, all in one; `None` if that is not known.
-    pub fn since(&self, epoch: u64) -> Option<ClusterMap> {
+    /// What has changed since the map of this epoch, all in one; `None` if that is not known, or
+    /// cannot be told to who has to be told of no target that is gone.
+    pub fn since(&self, epoch: u64, dropped_targets: bool) -> Option<ClusterMap> {
         let first = self.steps.binary_search_by_key(&epoch, |(step, _)| step.since).ok()?;
         let mut steps = self.steps.range(first..).map(|(step, _)| step.clone());
         let mut all = steps.next()?;
         for step in steps {
             map::apply(&mut all, step).ok()?;
         }
-        Some(all)
+        Some(all).filter(|all| dropped_targets || all.dropped_targets.is_empty())
     }
 }
 
@@ -58,7 +59,7 @@ mod tests {
     fn first() -> ClusterMap {
         let target = |id| TargetInfo { id, daemon: "d".repeat(40), ..Default::default() };
         let targets = (1..=20).map(target).collect();
-        let pools = vec![PoolInfo { id: 1, ..Default::default() }];
+        let pools = [1, 2].map(|id| PoolInfo { id, ..Default::default() }).into();
         ClusterMap { epoch: 1, targets, pools, next_pg: 1, ..Default::default() }
     }
 
@@ -66,15 +67,18 @@ mod tests {
         let mut map = map.clone();
         map.epoch += 1;
         let (pgs, id) = (&mut map.pools[0].pgs, map.next_pg);
-        match what % 4 {
+        match what % 5 {
             0 => {
                 pgs.iter_mut().for_each(|pg| pg.retired = true);
                 pgs.extend([id, id + 1].map(|id| PgInfo { id, ..Default::default() }));
                 map.next_pg += 2;
             }
             1 => drop(pgs.pop()),
+            2 if map.targets.len() > 10 => {
+                map.targets.remove(usize::from(what) % 10);
+            }
             _ => {
-                let target = &mut map.targets[usize::from(what) % 20];
+                let target = &mut map.targets[usize::from(what) % 10];
                 target.full = !target.full;
             }
         }
@@ -93,33 +97,51 @@ mod tests {
                 let bytes: usize = changes.steps.iter().map(|(step, _)| step.encoded_len()).sum();
                 prop_assert_eq!(bytes, changes.bytes);
                 prop_assert!(bytes <= next.encoded_len() && changes.steps.len() <= MAX_CHANGES);
-                prop_assert!(what % 4 < 2 || changes.since(before.epoch).is_some());
+                prop_assert!(what % 5 < 2 || changes.since(before.epoch, true).is_some());
                 maps.push(next);
             }
             let newest = maps.pop().unwrap();
-            for mut map in maps {
-                if let Some(told) = changes.since(map.epoch) {
+            for known in maps {
+                for dropped_targets in [true, false] {
+                    let Some(told) = changes.since(known.epoch, dropped_targets) else { continue };
+                    // Who does not take them does not know them.
+                    prop_assert!(dropped_targets || told.dropped_targets.is_empty());
+                    let mut map = known.clone();
                     map::apply(&mut map, told).unwrap();
                     prop_assert_eq!(&map, &newest);
                 }
             }
-            prop_assert!(changes.since(newest.epoch).is_none() && changes.since(0).is_none());
+            prop_assert!([0, newest.epoch].iter().all(|at| changes.since(*at, true).is_none()));
         }
     }
 
     #[test]
     fn what_cannot_be_told_ends_what_can() {
         let (mut changes, old) = (MapChanges::default(), first());
-        let flipped = changed(&old, 2);
+        let flipped = changed(&old, 3);
         changes.note(&old, &flipped);
-        let mut less = changed(&flipped, 2);
-        less.targets.pop();
+        let mut less = changed(&flipped, 3);
+        less.pools.pop();
         changes.note(&flipped, &less);
-        let newest = changed(&less, 2);
+        let newest = changed(&less, 3);
         changes.note(&less, &newest);
-        assert!(changes.since(old.epoch).is_none() && changes.since(flipped.epoch).is_none());
-        let told = changes.since(less.epoch).unwrap();
+        let since = |map: &ClusterMap| changes.since(map.epoch, true);
+        assert!(since(&old).is_none() && since(&flipped).is_none());
+        let told = since(&less).unwrap();
         map::apply(&mut less, told).unwrap();
         assert_eq!(less, newest);
+    }
+
+    #[test]
+    fn a_target_that_is_gone_is_told_to_who_takes_that() {
+        let (mut changes, old) = (MapChanges::default(), first());
+        let fewer = changed(&old, 2);
+        changes.note(&old, &fewer);
+        let newest = changed(&fewer, 3);
+        changes.note(&fewer, &newest);
+        assert!(changes.since(old.epoch, false).is_none(), "it would be kept");
+        let told = changes.since(old.epoch, true).unwrap();
+        assert_eq!((told.dropped_targets.len(), told.targets.len()), (1, 1));
+        assert!(changes.since(fewer.epoch, false).is_some());
     }
 }

@@ -49,18 +49,15 @@ impl PgInfo {
 }
 
 /// What leads from one map to another; `None` if changes cannot say that: there was no map before,
-/// or a member, a target or a pool is gone.
+/// or all members or a pool are gone.
 pub fn changes(old: &ClusterMap, new: &ClusterMap) -> Option<ClusterMap> {
     if old.epoch == 0 || old.epoch >= new.epoch || old.cluster != new.cluster {
         return None;
     }
     let members = if old.members == new.members { Vec::new() } else { new.members.clone() };
-    let (targets, gone) = changed(&old.targets, &new.targets, |target| target.id);
+    let (targets, dropped_targets) = changed(&old.targets, &new.targets, |target| target.id);
     let (told, pools_gone) = changed(&old.pools, &new.pools, |pool| pool.id);
-    if !gone.is_empty()
-        || !pools_gone.is_empty()
-        || (new.members.is_empty() && !old.members.is_empty())
-    {
+    if !pools_gone.is_empty() || (new.members.is_empty() && !old.members.is_empty()) {
         return None;
     }
     let (mut pools, mut dropped_pgs) = (Vec::new(), Vec::new());
@@ -84,6 +81,7 @@ pub fn changes(old: &ClusterMap, new: &ClusterMap) -> Option<ClusterMap> {
         cluster: new.cluster.clone(),
         since: old.epoch,
         dropped_pgs,
+        dropped_targets,
     })
 }
 
@@ -120,10 +118,10 @@ pub fn apply(map: &mut ClusterMap, changes: ClusterMap) -> Result<()> {
     if !changes.members.is_empty() {
         map.members = changes.members;
     }
+    drop_these(&mut map.targets, &changes.dropped_targets, |target| target.id);
     put(&mut map.targets, changes.targets, |target| target.id);
-    let dropped: HashSet<u32> = changes.dropped_pgs.iter().copied().collect();
-    if !dropped.is_empty() {
-        map.pools.iter_mut().for_each(|pool| pool.pgs.retain(|pg| !dropped.contains(&pg.id)));
+    for pool in &mut map.pools {
+        drop_these(&mut pool.pgs, &changes.dropped_pgs, |pg| pg.id);
     }
     for mut pool in changes.pools {
         let mut pgs = match map.pools.iter_mut().find(|known| known.id == pool.id) {
@@ -135,8 +133,16 @@ pub fn apply(map: &mut ClusterMap, changes: ClusterMap) -> Result<()> {
     }
     if map.since != 0 {
         map.dropped_pgs.extend(changes.dropped_pgs);
+        map.dropped_targets.extend(changes.dropped_targets);
     }
     Ok(())
+}
+
+fn drop_these<R>(records: &mut Vec<R>, gone: &[u32], id: impl Fn(&R) -> u32) {
+    if !gone.is_empty() {
+        let gone: HashSet<u32> = gone.iter().copied().collect();
+        records.retain(|record| !gone.contains(&id(record)));
+    }
 }
 
 /// Puts records in the place of those with their ids. All are in the order of their ids then.

@@ -266,9 +266,9 @@ impl Node {
     }
 
     /// What has changed of the map since that of this epoch; `None` where only the whole map can
-    /// tell.
-    pub fn map_changes(&self, since: u64) -> Option<v1::ClusterMap> {
-        self.map_changes.lock().since(since)
+    /// tell, as it is of targets that are gone for who does not take `dropped_targets`.
+    pub fn map_changes(&self, since: u64, dropped_targets: bool) -> Option<v1::ClusterMap> {
+        self.map_changes.lock().since(since, dropped_targets)
     }
 
     /// The cluster map as last applied here.

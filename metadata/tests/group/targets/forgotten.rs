@@ -42,34 +42,37 @@ async fn a_target_is_forgotten_when_nothing_needs_it() {
     };
     let refused = control.set_target(set(Action::Forget)).await.unwrap_err();
     assert_eq!(says(&refused), ErrorKind::Invalid, "{refused}");
-    let watch = v1::WatchMapRequest { changes: true, ..Default::default() };
-    let mut maps = control.watch_map(watch).await.unwrap().into_inner();
     control.set_target(set(Action::GiveUp)).await.unwrap();
     let refused = control.set_target(set(Action::Forget)).await.unwrap_err();
     assert!(says(&refused) == ErrorKind::Busy && refused.message().contains("serves"), "{refused}");
     let fails = v1::HeartbeatRequest { failed: vec![7], ..beat(&all, 1) };
     control.heartbeat(fails).await.unwrap();
     // Other groups come in the place of those that name it.
+    let others = |m: &v1::ClusterMap| !active(m).is_empty() && !active(m).iter().any(names);
+    let before = map_until(&address, "groups without it", others).await;
     let until = Instant::now() + PATIENCE;
     while let Err(refused) = control.set_target(set(Action::Forget)).await {
         assert!(says(&refused) == ErrorKind::Busy && Instant::now() < until, "{refused}");
         sleep(Duration::from_millis(20)).await;
     }
-    // Who is told of changes hears of it as well.
-    let mut known = v1::ClusterMap::default();
-    let is_there = |map: &v1::ClusterMap| map.targets.iter().any(|t| t.id == 7);
-    tokio::time::timeout(PATIENCE, async {
-        while known.epoch == 0 || is_there(&known) {
-            let told = maps.message().await.unwrap().expect("the watch goes on");
-            match told.since {
-                0 => known = told,
-                _ => weft_proto::map::apply(&mut known, told).unwrap(),
-            }
+    // Who is told of changes is told that it is gone. An older version would keep it.
+    let newest = map_until(&address, "it is gone", |m| m.targets.iter().all(|t| t.id != 7)).await;
+    assert!(newest.groups().all(|pg| !names(&pg)) && !active(&newest).is_empty());
+    for dropped_targets in [true, false] {
+        let have_epoch = before.epoch;
+        let watch = v1::WatchMapRequest { have_epoch, changes: true, dropped_targets };
+        let mut maps = control.watch_map(watch).await.unwrap().into_inner();
+        let told = tokio::time::timeout(PATIENCE, maps.message()).await.expect("in time");
+        let told = told.unwrap().expect("the watch goes on");
+        if dropped_targets {
+            assert_eq!((told.since, &told.dropped_targets[..]), (have_epoch, &[7][..]));
+            let mut known = before.clone();
+            weft_proto::map::apply(&mut known, told).unwrap();
+            assert_eq!(known.targets, newest.targets);
+        } else {
+            assert_eq!((told.since, told.targets), (0, newest.targets.clone()));
         }
-    })
-    .await
-    .expect("it is told in time");
-    assert!(known.groups().all(|pg| !names(&pg)) && !active(&known).is_empty());
+    }
 
     let refused = control.heartbeat(beat(&all, 2)).await.unwrap_err();
     assert_eq!(says(&refused), ErrorKind::NotFound, "its daemon is to register it");

@@ -9,7 +9,7 @@ async fn told(maps: &mut tonic::Streaming<v1::ClusterMap>) -> v1::ClusterMap {
 }
 
 async fn watch(address: &str, have_epoch: u64) -> tonic::Streaming<v1::ClusterMap> {
-    let request = v1::WatchMapRequest { have_epoch, changes: true };
+    let request = v1::WatchMapRequest { have_epoch, changes: true, ..Default::default() };
     control(address).await.watch_map(request).await.unwrap().into_inner()
 }
 
