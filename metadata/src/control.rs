@@ -2,6 +2,8 @@
 //!
 //! Errors cross as [`weft_control::to_status`] says.
 
+mod decisions;
+
 use crate::backup;
 use crate::callers;
 use crate::counted::Counts;
@@ -24,8 +26,6 @@ use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 use v1::control_server::Control;
-use v1::set_target_request::Action;
-use v1::set_target_state_entry::Change;
 use weft_control::to_status;
 use weft_proto::{ChunkId, Error, ErrorKind, NodeId, Result, TargetId, Uuid, v1};
 
@@ -191,90 +191,6 @@ impl ControlService {
             dead.into_iter().chain(misplaced.into_iter().map(|m| m.0)).collect();
         let positions = (0u32..).zip(&chunks).filter(|(_, chunk)| unwanted.contains(chunk));
         Ok(v1::CheckChunksReply { unwanted: positions.map(|(at, _)| at).collect() })
-    }
-
-    /// An admin gives a target up, has it emptied, or wants it after all.
-    async fn decide(&self, request: v1::SetTargetRequest) -> Result<v1::SetTargetReply> {
-        self.node.lead(Instant::now() + REQUEST_TIMEOUT).await?;
-        let find = || {
-            let map = self.node.map();
-            map.targets.iter().find(|t| t.id == request.target).cloned().ok_or_else(|| {
-                let id = TargetId(request.target);
-                Error::new(ErrorKind::NotFound, format!("there is no target {id}"))
-            })
-        };
-        let target = find()?;
-        let change = Change {
-            target: target.id,
-            state: target.state,
-            full: target.full,
-            ..Default::default()
-        };
-        if request.action() == Action::Look {
-            self.targets.suspect(TargetId(target.id));
-            return Ok(v1::SetTargetReply { target: Some(target) });
-        }
-        if request.action() == Action::Forget {
-            return self.forget(target, &request).await;
-        }
-        let change = match request.action() {
-            Action::GiveUp => Change {
-                state: v1::TargetState::Out.into(),
-                held_out: Some(true),
-                draining: Some(false),
-                ..change
-            },
-            Action::Drain if target.state() == v1::TargetState::Out => {
-                let what = format!("target {} is out already", target.id);
-                return Err(Error::new(ErrorKind::Invalid, what));
-            }
-            Action::Drain => Change { draining: Some(true), ..change },
-            // One that is out comes back when all that it holds was looked at.
-            Action::TakeBack => Change { held_out: Some(false), draining: Some(false), ..change },
-            Action::Weigh if !self.node.all_know(Known::Weights) => {
-                let what = "there are metadata servers of a version that knows no weights, or that \
-                            have not answered yet: upgrade them, or try again";
-                return Err(Error::new(ErrorKind::NotSupported, what));
-            }
-            Action::Weigh => Change { weight: Some(request.weight), ..change },
-            Action::Unknown | Action::Look | Action::Forget => {
-                return Err(Error::new(ErrorKind::Invalid, "an action of an unknown kind"));
-            }
-        };
-        tracing::info!(target = target.id, action = ?request.action(), "an admin decided");
-        let events = vec![events::of_decision(&target, &request)];
-        let entry = v1::SetTargetStateEntry { changes: vec![change] };
-        let body = v1::log_entry::Body::SetTargetState(entry);
-        self.node.propose_telling(body, Effect::Nothing, events).await?;
-        Ok(v1::SetTargetReply { target: Some(find()?) })
-    }
-
-    /// An admin says that nobody will see a target again.
-    async fn forget(
-        &self,
-        target: v1::TargetInfo,
-        request: &v1::SetTargetRequest,
-    ) -> Result<v1::SetTargetReply> {
-        if !self.node.all_know(Known::Forgetting) {
-            let what = "there are metadata servers of a version that forgets no target, or that \
-                        have not answered yet: upgrade them, or try again";
-            return Err(Error::new(ErrorKind::NotSupported, what));
-        }
-        let (id, daemon, patience) =
-            (target.id, &target.daemon, self.node.config.target_down_after());
-        let is_out = target.state() == v1::TargetState::Out;
-        if is_out && self.targets.serves(Instant::now(), TargetId(id), patience) {
-            let what = format!(
-                "storage daemon {daemon} still serves target {id}: weft target remove takes it \
-                 from that; then wait for some seconds"
-            );
-            return Err(Error::new(ErrorKind::Busy, what));
-        }
-        tracing::info!(target = id, "an admin has it forgotten");
-        let events = vec![events::of_decision(&target, request)];
-        let body = v1::log_entry::Body::ForgetTarget(v1::ForgetTargetEntry { target: id });
-        self.node.propose_telling(body, Effect::Nothing, events).await?;
-        Ok(v1::SetTargetReply { target: Some(target) })
     }
 
     /// Which failure domains may fail now.

@@ -6,7 +6,7 @@ use super::list::rows;
 use crate::control::{ClusterArgs, leader_status};
 use crate::network::transport;
 use crate::output::say;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use weft_control::Group;
 
 /// Take a target that is gone for good out of the cluster map
@@ -31,12 +31,15 @@ pub async fn run(args: Args) -> Result<()> {
     let Args { id, force, cluster } = args;
     let reply = leader_status(&cluster.cluster).await?;
     let row = rows(&reply).into_iter().find(|row| row.id == id);
-    let row = row.with_context(|| format!("the cluster has no target {id}"))?;
-    if !force {
+    if let Some(row) = row.as_ref().filter(|_| !force) {
         let what = format!("target {id} ({} of {}) is {}", row.path, row.daemon, row.state);
         confirm(&what, "It is never taken in again.", "--force forgets it")?;
     }
+    // The leader knows whether one that is not there was forgotten, or never was.
     let mut group = Group::new(transport(), cluster.cluster);
-    let target = decide(&mut group, id, Action::Forget).await?;
-    say(&format!("target {id} ({}) is forgotten", target.path))
+    decide(&mut group, id, Action::Forget).await?;
+    say(&match row {
+        Some(row) => format!("target {id} ({}) is forgotten", row.path),
+        None => format!("target {id} was forgotten already"),
+    })
 }

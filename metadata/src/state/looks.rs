@@ -6,9 +6,9 @@ use super::groups::Found;
 use super::requests;
 use crate::check::{self, Mend};
 use crate::ops;
-use crate::schema;
+use crate::schema::{self, Number};
 use crate::tables::{events, qos};
-use weft_proto::{Error, ErrorKind, InodeId, Result, SegmentId, SessionId, v1};
+use weft_proto::{Error, ErrorKind, InodeId, Result, SegmentId, SessionId, TargetId, v1};
 
 impl StateMachine {
     /// What an open answers, of one of many, with at most so much inline content.
@@ -55,6 +55,19 @@ impl StateMachine {
     /// What has happened in the cluster: [`events::list`].
     pub fn events(&self, after: u64, limit: usize, newest: u64) -> Result<(Vec<v1::Event>, bool)> {
         self.read_by(self.store.view(|s| events::list(s, after, limit, newest)))
+    }
+
+    /// Whether a target of this number was forgotten.
+    pub fn is_forgotten(&self, id: TargetId) -> Result<bool> {
+        let mut found = false;
+        let listed = self.store.view(|s| {
+            s.records(schema::all(schema::Tag::Forgotten), |_, Number { value }| {
+                found = value == u64::from(id.0);
+                Ok(!found)
+            })
+        });
+        self.read_by(listed)?;
+        Ok(found)
     }
 
     /// What tenants may have.

@@ -74,6 +74,19 @@ async fn a_target_is_forgotten_when_nothing_needs_it() {
         }
     }
 
+    // Whoever was not answered asks again, and nothing is done. One that never was is another case.
+    let again = control.set_target(set(Action::Forget)).await.unwrap().into_inner();
+    assert_eq!(again.target.map(|t| t.id), Some(7));
+    let never = v1::SetTargetRequest { target: 70, ..set(Action::Forget) };
+    let back = set(Action::TakeBack);
+    for request in [never, back] {
+        let refused = control.set_target(request).await.unwrap_err();
+        assert_eq!(says(&refused), ErrorKind::NotFound, "{refused}");
+    }
+    let told = v1::ListEventsRequest::default();
+    let told = control.list_events(told).await.unwrap().into_inner().events;
+    let decisions = told.iter().filter(|e| e.text.contains("forgotten, for good")).count();
+    assert!(decisions <= 1, "{told:?}");
     let refused = control.heartbeat(beat(&all, 2)).await.unwrap_err();
     assert_eq!(says(&refused), ErrorKind::NotFound, "its daemon is to register it");
     let refused = control.register_target(registers(7)).await.unwrap_err();
