@@ -11,7 +11,7 @@ use weft_proto::{Error, ErrorKind, Result, TargetId, v1};
 impl ControlService {
     /// An admin gives a target up, has it emptied, or wants it after all.
     pub(super) async fn decide(&self, request: v1::SetTargetRequest) -> Result<v1::SetTargetReply> {
-        self.node.lead(Instant::now() + REQUEST_TIMEOUT).await?;
+        let term = self.node.lead(Instant::now() + REQUEST_TIMEOUT).await?;
         let target = match self.find(request.target) {
             Err(none) if request.action() == Action::Forget => {
                 return self.forgotten_before(request.target, none).await;
@@ -29,7 +29,7 @@ impl ControlService {
             return Ok(v1::SetTargetReply { target: Some(target) });
         }
         if request.action() == Action::Forget {
-            return self.forget(target, &request).await;
+            return self.forget(term, target, &request).await;
         }
         let change = match request.action() {
             Action::GiveUp => Change {
@@ -66,6 +66,7 @@ impl ControlService {
     /// An admin says that nobody will see a target again.
     async fn forget(
         &self,
+        term: u64,
         target: v1::TargetInfo,
         request: &v1::SetTargetRequest,
     ) -> Result<v1::SetTargetReply> {
@@ -76,13 +77,25 @@ impl ControlService {
         }
         let (id, daemon, patience) =
             (target.id, &target.daemon, self.node.config.target_down_after());
-        let is_out = target.state() == v1::TargetState::Out;
-        if is_out && self.targets.serves(Instant::now(), TargetId(id), patience) {
-            let what = format!(
-                "storage daemon {daemon} still serves target {id}: weft target remove takes it \
-                 from that; then wait for some seconds"
-            );
-            return Err(Error::new(ErrorKind::Busy, what));
+        let busy = |what: String| Err(Error::new(ErrorKind::Busy, what));
+        if target.state() == v1::TargetState::Out {
+            match self.targets.serves(Instant::now(), term, TargetId(id), patience) {
+                Some(false) => {}
+                Some(true) => {
+                    return busy(format!(
+                        "storage daemon {daemon} still serves target {id}: weft target remove \
+                         takes it from that; then wait for some seconds"
+                    ));
+                }
+                None => {
+                    return busy(format!(
+                        "this metadata server has just begun to lead, and it is not known yet \
+                         whether storage daemon {daemon} still serves target {id}: try again in \
+                         {} s",
+                        patience.as_secs() + 1
+                    ));
+                }
+            }
         }
         tracing::info!(target = id, "an admin has it forgotten");
         let events = vec![events::of_decision(&target, request)];

@@ -50,6 +50,7 @@ pub async fn run(node: Arc<Node>, targets: Arc<Targets>, peers: Arc<Peers>) {
 
 fn start(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>, term: u64) -> JoinSet<()> {
     let since = Instant::now();
+    targets.begin(since, term);
     let all = || (node.clone(), targets.clone(), peers.clone());
     let mut duties = JoinSet::new();
     let (n, ..) = all();

@@ -58,6 +58,8 @@ pub struct Targets {
     missing: Mutex<BTreeMap<TargetId, Missing>>,
     /// What daemons said of themselves, and when.
     daemons: Mutex<BTreeMap<String, (Instant, v1::DaemonStat)>>,
+    /// The last term that this server began to lead, and when it began to listen.
+    began: Mutex<Option<(u64, Instant)>>,
 }
 
 #[derive(Clone)]
@@ -71,6 +73,11 @@ struct Heard {
 }
 
 impl Targets {
+    /// This server leads from now on, in this term.
+    pub fn begin(&self, now: Instant, term: u64) {
+        *self.began.lock() = Some((term, now));
+    }
+
     /// Notes a heartbeat.
     pub fn hear(&self, now: Instant, heartbeat: v1::HeartbeatRequest) {
         let mut heard = self.heard.lock();
@@ -98,6 +105,9 @@ impl Targets {
             heard.at = now.min(heard.at + by);
             heard.refused = heard.refused.map(|since| now.min(since + by));
         }
+        if let Some((_, since)) = &mut *self.began.lock() {
+            *since = now.min(*since + by);
+        }
     }
 
     /// Targets that were given up for silence, are heard again, and are to be looked at before they
@@ -114,9 +124,20 @@ impl Targets {
         ids.filter(|id| heard.get(id).is_some_and(|h| h.serves(now, down_after))).collect()
     }
 
-    /// Whether a daemon has served the target of late.
-    pub fn serves(&self, now: Instant, target: TargetId, down_after: Duration) -> bool {
-        self.heard.lock().get(&target).is_some_and(|heard| heard.serves(now, down_after))
+    /// Whether a daemon has served the target of late; `None`: its daemon may not have come to say
+    /// so since this server leads, in this term.
+    pub fn serves(
+        &self,
+        now: Instant,
+        term: u64,
+        target: TargetId,
+        down_after: Duration,
+    ) -> Option<bool> {
+        let (_, since) = self.began.lock().filter(|(began, _)| *began == term)?;
+        let heard = self.heard.lock();
+        let last = heard.get(&target).filter(|h| h.at >= since);
+        let serves = last.is_some_and(|h| h.serves(now, down_after));
+        (last.is_some() || now - since > down_after).then_some(serves)
     }
 
     /// Damaged chunks of targets, as they said last, and some of the missing ones, others each

@@ -38,6 +38,29 @@ fn chunk(seq: u64) -> ChunkId {
     ChunkId { segment: SegmentId { session: SessionId(1), seq }, shard: 0 }
 }
 
+/// Silence of those who had no time to say anything says nothing.
+#[test]
+fn a_new_leader_does_not_know_yet_what_is_served() {
+    let (targets, target, patience) = (Targets::default(), TargetId(1), LIMITS.down_after);
+    let begun = Instant::now();
+    let serves = |ms, term| {
+        targets.serves(begun + Duration::from_millis(ms), term, target, LIMITS.down_after)
+    };
+    assert_eq!(serves(10_000, 1), None, "it does not lead");
+    targets.begin(begun, 1);
+    assert_eq!((serves(10, 1), serves(10_000, 1)), (None, Some(false)));
+    targets.stalled(begun + patience, patience);
+    assert_eq!((serves(3000, 1), serves(10_000, 1)), (None, Some(false)));
+    targets.hear(begun + patience, beat(1, 0));
+    assert_eq!((serves(2600, 1), serves(10_000, 1)), (Some(true), Some(false)));
+    // What another term has heard is no news of this one.
+    targets.begin(begun + 2 * patience, 2);
+    assert_eq!((serves(5010, 2), serves(10_000, 2)), (None, Some(false)));
+    assert_eq!(serves(10_000, 1), None);
+    targets.hear(begun + 2 * patience, v1::HeartbeatRequest { failed: vec![1], ..beat(2, 0) });
+    assert_eq!(serves(5010, 2), Some(false), "its daemon says so");
+}
+
 #[test]
 fn missing_chunks_that_cannot_be_made_keep_no_others_out() {
     let (targets, target) = (Targets::default(), TargetId(1));

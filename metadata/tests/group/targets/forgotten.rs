@@ -96,3 +96,45 @@ async fn a_target_is_forgotten_when_nothing_needs_it() {
     let new = control.register_target(registers(8)).await.unwrap().into_inner();
     assert_eq!(new.id, 8);
 }
+
+/// A leader that has just begun to lead has heard of nobody yet who serves it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_leader_forgets_nothing_that_may_be_served() {
+    // Nobody is missed before that.
+    let mut group = Group::start(1, |c| c.target_down_ms = 600_000).await;
+    group.leader().await;
+    let address = group.addresses()[0].clone();
+    let set = |action: Action| v1::SetTargetRequest {
+        target: 1,
+        action: action.into(),
+        ..Default::default()
+    };
+    {
+        let mut control = control(&address).await;
+        control.register_target(registers(1)).await.unwrap();
+        control.heartbeat(beat(&[1], 1)).await.unwrap();
+        control.set_target(set(Action::GiveUp)).await.unwrap();
+    }
+    group.stop(1).await;
+    group.run(1);
+    group.leader().await;
+    let mut control = control(&address).await;
+    let refused = control.set_target(set(Action::Forget)).await.unwrap_err();
+    assert_eq!(says(&refused), ErrorKind::Busy, "{refused}");
+    assert!(refused.message().contains("not known yet"), "{refused}");
+    let until = Instant::now() + PATIENCE;
+    loop {
+        control.heartbeat(beat(&[1], 1)).await.unwrap();
+        let refused = control.set_target(set(Action::Forget)).await.unwrap_err();
+        assert!(says(&refused) == ErrorKind::Busy && Instant::now() < until, "{refused}");
+        if !refused.message().contains("not known yet") {
+            break;
+        }
+    }
+    let fails = v1::HeartbeatRequest { failed: vec![1], ..beat(&[1], 1) };
+    control.heartbeat(fails).await.unwrap();
+    while let Err(refused) = control.set_target(set(Action::Forget)).await {
+        assert!(says(&refused) == ErrorKind::Busy && Instant::now() < until, "{refused}");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
