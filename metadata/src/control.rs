@@ -80,6 +80,10 @@ impl ControlService {
         let target = request.target.ok_or_else(none)?;
         let map = self.node.map();
         registration::check(&map, &target)?;
+        // It is refused without an entry of the log: its daemon may ask for ever.
+        if let Some(id) = self.node.state.forgotten(&target.uuid)? {
+            return Err(registration::forgotten(id));
+        }
         self.not_anothers(&target)?;
         let is_known = map.targets.iter().any(|t| t.uuid == target.uuid);
         let new = |t| events::event("target-new", format!("a new target: {}", events::place_of(t)));
@@ -95,14 +99,16 @@ impl ControlService {
     }
 
     /// Leaves what a daemon tells of its own targets: one that has moved to another may still fail
-    /// where it was, and silences no other. Error: `NotFound`, it is to register what it serves.
-    fn only_own(&self, beat: &mut v1::HeartbeatRequest) -> Result<()> {
+    /// where it was, and silences no other. Answers those that it is to register. `NotFound`: it is
+    /// to register all that it serves, and is of a version that does nothing else.
+    fn only_own(&self, beat: &mut v1::HeartbeatRequest) -> Result<Vec<u32>> {
         let map = self.node.map();
         // In the order of their numbers, and there may be many: each daemon asks twice a second.
         let daemon = |id: u32| {
             let at = map.targets.binary_search_by_key(&id, |target| target.id).ok()?;
             Some(map.targets[at].daemon.as_str())
         };
+        let mut unregistered = Vec::new();
         for id in beat.targets.iter().map(|stat| stat.target) {
             let serves = !beat.stopping && !beat.failed.contains(&id);
             let what = match daemon(id) {
@@ -112,13 +118,16 @@ impl ControlService {
                 }
                 Some(_) => continue,
             };
-            return Err(Error::new(ErrorKind::NotFound, what));
+            if !beat.registers_some {
+                return Err(Error::new(ErrorKind::NotFound, what));
+            }
+            unregistered.push(id);
         }
         let is_own = |id: &u32| daemon(*id) == Some(beat.daemon.as_str());
         beat.targets.retain(|stat| is_own(&stat.target));
         beat.failed.retain(is_own);
         beat.damaged.retain(|chunk| is_own(&chunk.target));
-        Ok(())
+        Ok(unregistered)
     }
 
     /// A target that another daemon serves stays there. Error: `NotPermitted`.
@@ -148,7 +157,7 @@ impl ControlService {
     ) -> Result<v1::HeartbeatReply> {
         self.check_cluster(&request.cluster)?;
         self.node.lead(Instant::now() + REQUEST_TIMEOUT).await?;
-        self.only_own(&mut request)?;
+        let unregistered = self.only_own(&mut request)?;
         let map = self.node.map();
         let qos = self.node.sharing.policy(&self.node.state)?;
         let qos = (qos.version != request.qos_version).then(|| (*qos).clone());
@@ -166,7 +175,15 @@ impl ControlService {
         let is_up = |t: &&v1::TargetInfo| t.state() == v1::TargetState::Up;
         let targets_up = map.targets.iter().filter(is_up).count() as u32;
         let epoch = self.node.epoch().0;
-        Ok(v1::HeartbeatReply { epoch, metadata, full_percent, ticket_key, qos, targets_up })
+        Ok(v1::HeartbeatReply {
+            epoch,
+            metadata,
+            full_percent,
+            ticket_key,
+            qos,
+            targets_up,
+            unregistered,
+        })
     }
 
     /// Which of these chunks have no business at the target, at one moment after the question.

@@ -48,6 +48,16 @@ pub(crate) fn check(map: &ClusterMap, target: &TargetInfo) -> Result<()> {
     Ok(())
 }
 
+/// The error for who registers a target that an admin has forgotten.
+pub(crate) fn forgotten(id: u64) -> Error {
+    let what = format!(
+        "this was target {id}, which an admin has forgotten for good: the cluster needs nothing of \
+         what it holds. weft target remove --abandon takes it from its daemon; formatted anew \
+         (weft target add) the drive is a new target"
+    );
+    Error::new(ErrorKind::NotPermitted, what)
+}
+
 fn bytes(target: &TargetInfo) -> usize {
     let names = [&target.daemon, &target.address, &target.domain, &target.path];
     BESIDE_NAMES + names.map(String::len).iter().sum::<usize>()

@@ -368,7 +368,8 @@ impl Membership {
         Ok(Box::pin(async move { engine.join(cluster, TargetId(reply.id)).await }))
     }
 
-    /// Another daemon serves it and changes its drive: what is known of that here holds no longer.
+    /// Another daemon serves it and changes its drive, so that what is known of that here holds no
+    /// longer; or it was forgotten.
     fn refuse(&self, engine: &Engine, request: v1::RegisterTargetRequest, why: &Error) {
         let mut open = self.open.lock();
         let found = open.iter_mut().find(|open| open.engine.is_same(engine));
@@ -413,9 +414,13 @@ impl Membership {
             clock_s: self.config.clock.now_s(),
             late_ms: Some(self.lateness.ms()),
             network: Some(network_stat(true, &*self.transport)),
+            registers_some: true,
         };
         let reply = self.group.call(request).await?;
         self.group.learn(reply.metadata);
+        // They are registered anew, and refused then if they are not wanted here any more.
+        let anew = engines.iter().filter(|e| reply.unregistered.contains(&e.stat().target));
+        anew.for_each(|e| self.registered.retain(|known| *known != e.uuid()));
         if let (Some(key), Some(tickets)) = (&reply.ticket_key, self.targets.tickets.get()) {
             tickets.learn(key);
         }

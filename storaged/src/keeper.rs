@@ -9,8 +9,9 @@
 //! Invariants: a target is opened again only when every request to the old device has ended; what
 //! answers then must be the same target; an open that met an error of the drive, or no drive, is
 //! tried again, on any drive; a local drive that failed later stays failed until a restart, since
-//! nobody pulls its cable by design; what another daemon serves is closed, and opened again only
-//! after the metadata group has said that it is this one's, since the other changes its drive.
+//! nobody pulls its cable by design; what another daemon serves, or an admin has forgotten, is
+//! closed, and opened again only after the metadata group has said that it is this one's, since the
+//! other changes its drive.
 
 mod watch;
 

@@ -1,6 +1,7 @@
 //! Makes a target known, or learns where a known one is now.
 
 use crate::operation::{Context, Fault, Operation, Reply, refuse};
+use crate::registration;
 use crate::schema::{self, Cluster, Number, Tag};
 use crate::store::{Read, StoreResult, Txn};
 use crate::tables::cluster;
@@ -33,12 +34,7 @@ impl Operation for v1::RegisterTargetEntry {
             return refuse(ErrorKind::Invalid, "a target needs an identity of 16 random bytes");
         }
         if let Some(Number { value: id }) = state.load(&schema::forgotten(&given.uuid))? {
-            let what = format!(
-                "this was target {id}, which an admin has forgotten for good: the cluster needs \
-                 nothing of what it holds. weft target remove --abandon takes it from its daemon; \
-                 formatted anew (weft target add) the drive is a new target"
-            );
-            return refuse(ErrorKind::NotPermitted, what);
+            return Err(registration::forgotten(id).into());
         }
         let targets = cluster::targets(state)?;
         let may_be = 1..state.counters()?.next_target.saturating_add(MAX_AHEAD);

@@ -57,6 +57,12 @@ impl StateMachine {
         self.read_by(self.store.view(|s| events::list(s, after, limit, newest)))
     }
 
+    /// The number of the target of this identity, if it was forgotten.
+    pub fn forgotten(&self, uuid: &[u8]) -> Result<Option<u64>> {
+        let found = self.store.newest(|s| s.load::<Number>(&schema::forgotten(uuid)));
+        Ok(self.read_by(found)?.map(|number| number.value))
+    }
+
     /// Whether a target of this number was forgotten.
     pub fn is_forgotten(&self, id: TargetId) -> Result<bool> {
         let mut found = false;

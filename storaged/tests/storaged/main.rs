@@ -4,6 +4,7 @@ mod daemon;
 mod encryption;
 mod engine;
 mod failing;
+mod forgotten;
 mod kill;
 mod late;
 mod losses;

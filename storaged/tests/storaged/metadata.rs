@@ -1,6 +1,7 @@
 //! A metadata server's control service that notes what it hears.
 
 use crate::daemon::CLUSTER;
+use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,8 @@ pub struct Heard {
     pub served: watch::Sender<Served>,
     /// What tenants may have.
     pub qos: Mutex<v1::QosPolicy>,
+    /// Identities of targets that an admin has forgotten. Nobody is registered from then on.
+    pub forgotten: Mutex<Vec<Bytes>>,
 }
 
 /// Who serves all targets, and what came of registrations.
@@ -31,7 +34,7 @@ pub struct Served {
 }
 
 fn refusal(kind: ErrorKind) -> Status {
-    let mut status = Status::unavailable("another daemon serves it");
+    let mut status = Status::unavailable("it is not this daemon's");
     status.metadata_mut().insert("weft-error", kind.code().into());
     status
 }
@@ -51,6 +54,13 @@ impl Metadata {
     /// Whether another daemon serves what this one speaks of.
     fn is_anothers(&self, daemon: &str) -> bool {
         self.1.served.borrow().by.as_ref().is_some_and(|serves| serves != daemon)
+    }
+
+    /// Of the targets that a daemon tells of, those that were forgotten.
+    fn unregistered(&self, beat: &v1::HeartbeatRequest) -> Vec<u32> {
+        let (targets, forgotten) = (self.0.lock(), self.1.forgotten.lock());
+        let gone = targets.iter().filter(|t| forgotten.contains(&t.uuid)).map(|t| t.id);
+        gone.filter(|id| beat.targets.iter().any(|stat| stat.target == *id)).collect()
     }
 
     pub async fn serve(&self) -> String {
@@ -99,7 +109,7 @@ impl Control for Metadata {
         let request = request.into_inner();
         assert!(request.cluster.is_empty() || request.cluster[..] == CLUSTER.0);
         let given = request.target.unwrap();
-        if self.is_anothers(&given.daemon) {
+        if self.is_anothers(&given.daemon) || !self.1.forgotten.lock().is_empty() {
             self.1.served.send_modify(|served| served.refused += 1);
             return Err(refusal(ErrorKind::NotPermitted));
         }
@@ -124,10 +134,20 @@ impl Control for Metadata {
         if self.is_anothers(&request.daemon) && !request.stopping {
             return Err(refusal(ErrorKind::NotFound));
         }
+        let unregistered = self.unregistered(&request);
+        if !unregistered.is_empty() && !request.registers_some {
+            return Err(refusal(ErrorKind::NotFound));
+        }
         let qos = self.1.qos.lock().clone();
         let qos = (qos.version != request.qos_version).then_some(qos);
         self.1.beats.send_modify(|all| all.push(request));
-        Ok(Response::new(v1::HeartbeatReply { epoch: 1, qos, targets_up: 2, ..Default::default() }))
+        Ok(Response::new(v1::HeartbeatReply {
+            epoch: 1,
+            qos,
+            targets_up: 2,
+            unregistered,
+            ..Default::default()
+        }))
     }
 
     async fn check_chunks(

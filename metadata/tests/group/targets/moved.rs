@@ -55,4 +55,6 @@ async fn a_target_that_moves_to_another_daemon_silences_no_other() {
     // It is to see that the target is not its own any more.
     let refused = control.heartbeat(beat("old", &[1, 2], &[])).await.unwrap_err();
     assert_eq!(kind(refused), ErrorKind::NotFound);
+    let some = v1::HeartbeatRequest { registers_some: true, ..beat("old", &[1, 2], &[]) };
+    assert_eq!(control.heartbeat(some).await.unwrap().into_inner().unregistered, [1]);
 }
