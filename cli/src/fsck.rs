@@ -87,6 +87,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     // Who checks is to hear what does not answer.
     options.op_deadline = Duration::from_secs(60);
     let limit = Duration::from_secs(args.timeout);
+    options.connect_timeout = limit;
     let addresses = args.cluster.cluster.join(", ");
     let fs = tokio::time::timeout(limit, Filesystem::connect(options))
         .await

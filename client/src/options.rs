@@ -56,6 +56,8 @@ pub struct Options {
     /// What was written is durable before the close is answered; else when it is synced, or within
     /// a second.
     pub close_sync: bool,
+    /// How long to look for a cluster that answers, and that has room for one more client.
+    pub connect_timeout: Duration,
     /// Keys of the sessions of clients that are dead for certain, in whose place this one is: ended
     /// first, so that nobody waits for what those held until their time is over.
     pub dead_sessions: Vec<Uuid>,
@@ -89,6 +91,7 @@ impl Options {
             access_times: true,
             dir_sync: false,
             close_sync: false,
+            connect_timeout: Duration::from_secs(60),
             dead_sessions: Vec::new(),
             keep_session: None,
             hot: None,

@@ -46,7 +46,7 @@ impl Cluster {
     /// Volumes lie in the folder `root`, which is made if it is not there. Connects when it is
     /// first needed.
     pub fn new(mut options: Options, root: String) -> Self {
-        options.op_deadline = OP_DEADLINE;
+        (options.op_deadline, options.connect_timeout) = (OP_DEADLINE, CONNECT_TIMEOUT);
         (options.cache_bytes, options.write_buffer_bytes) = (CACHE, CACHE);
         let (connected, place) = (AtomicBool::new(false), Mutex::default());
         Self(Arc::new(Inner { options, root, connected, place }))

@@ -46,6 +46,7 @@ pub fn client_options(
         ensure!(!inside, "--hot {}: it lies in the mount itself", dir.display());
         options.hot = Some(HotOptions { dir: dir.clone(), size: size.0 });
     }
+    options.connect_timeout = Duration::from_secs(args.timeout);
     options.dead_sessions = session.dead();
     let session = session.clone();
     options.keep_session = Some(Arc::new(move |key| session.keep(key)));

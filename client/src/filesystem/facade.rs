@@ -3,7 +3,7 @@
 use super::inner::Inner;
 use crate::Options;
 use crate::cache::{ALL, ContentCache, NameCache};
-use crate::meta::{Group, end_session, open_session};
+use crate::meta::{Group, begin_session};
 use crate::namespace::Synced;
 use crate::options::after;
 use crate::types::{Attr, Counters};
@@ -18,13 +18,8 @@ use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, InodeId, MapEpoch, Result, SessionId, Uuid, v1};
 use weft_segments::{MapWatch, Rng, Segments, Timeouts};
 
-/// How long to look for a cluster that answers at all.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The cluster is told this long that the session ends, which it does by itself else.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same of the sessions of clients that have died, all of them; the own one lives longer
-/// without being renewed.
-const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// A sync or an unmount waits so long at most for access times to be published.
 const ATIME_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -48,19 +43,17 @@ pub struct Filesystem {
 impl Filesystem {
     /// Opens a session with the metadata group and begins to watch the cluster map. Errors:
     /// `Invalid` without metadata servers, `TimedOut` if none of them answers, `WrongCluster`;
+    /// `Busy` if who connects has as many sessions as he may all the time;
     /// `NotFound` and others of a subdirectory that is not there.
     pub async fn connect(options: Options) -> Result<Self> {
-        let deadline = after(options.op_deadline.min(CONNECT_TIMEOUT));
+        let deadline = after(options.op_deadline.min(options.connect_timeout));
         let fs = Self::new(options, None)?;
         let inner = &fs.inner;
         let (group, name) = (&inner.group, &inner.options.client_name);
-        let (ttl, cluster) = open_session(group, None, name, &inner.rng, deadline).await?;
+        let dead = &inner.options.dead_sessions;
+        let (ttl, cluster) = begin_session(group, name, dead, &inner.rng, deadline).await?;
         if let Some(cluster) = cluster {
             inner.peers.set_cluster(cluster);
-        }
-        let until = after(END_TIMEOUT);
-        for key in &inner.options.dead_sessions {
-            end_session(group, *key, until).await;
         }
         inner.has_session(ttl, cluster);
         inner.watch_map();

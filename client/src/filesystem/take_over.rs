@@ -1,6 +1,6 @@
 //! A mount goes from the process that serves it to another: what that one takes.
 
-use super::facade::{CONNECT_TIMEOUT, Filesystem};
+use super::facade::Filesystem;
 use crate::Options;
 use crate::cache::{ContentCache, NameCache};
 use crate::meta::renew;
@@ -21,7 +21,7 @@ impl Filesystem {
     /// Finds the cluster, for a session that another process has. Errors: `Invalid` without
     /// metadata servers, `TimedOut` if none of them answers.
     pub async fn succeed(options: Options, cluster: Option<Uuid>) -> Result<Successor> {
-        let deadline = after(options.op_deadline.min(CONNECT_TIMEOUT));
+        let deadline = after(options.op_deadline.min(options.connect_timeout));
         let fs = Self::new(options, cluster)?;
         fs.inner.watch_map();
         fs.await_map(deadline).await?;

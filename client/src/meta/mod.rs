@@ -12,7 +12,7 @@ mod session;
 mod sessions;
 
 pub(crate) use group::{Failed, Group, unexpected};
-pub(crate) use open_session::{end_session, open_session};
+pub(crate) use open_session::{begin_session, open_session};
 pub(crate) use renew::{RENEWAL_INTERVAL, renew};
 pub(crate) use session::Session;
 pub(crate) use sessions::Sessions;

@@ -1,13 +1,56 @@
 //! Opens a session with the metadata group, and ends that of a client that is dead.
 
 use super::group::{ATTEMPT_TIMEOUT, Group, unexpected};
+use crate::options::after;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
 use weft_proto::{Error, ErrorKind, Result, SessionId, Uuid, v1};
 use weft_segments::Rng;
+
+/// Sessions of clients that have died are ended within this, all of them; the own one lives longer
+/// without being renewed.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause before it is tried again where there was no room for one more.
+const BUSY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Opens the first session of a mount, and ends those of the clients that are dead and in whose
+/// place it is. Before, where there is no room for one more, since it is those that may take it;
+/// else after, so that a cluster that does not answer has been found by then. If there is no room
+/// after that either, others may leave some until the deadline. Errors: those of
+/// [`open_session`], and `Busy`.
+pub(crate) async fn begin_session(
+    group: &Group,
+    client: &str,
+    mut dead: &[Uuid],
+    rng: &Rng,
+    deadline: Instant,
+) -> Result<(Duration, Option<Uuid>)> {
+    let mut is_told = false;
+    let opened = loop {
+        let busy = match open_session(group, None, client, rng, deadline).await {
+            Err(error) if error.kind == ErrorKind::Busy => error,
+            Err(error) => return Err(error),
+            Ok(opened) => break opened,
+        };
+        if !dead.is_empty() {
+            end_sessions(group, std::mem::take(&mut dead)).await;
+            continue;
+        }
+        let next = Instant::now() + BUSY_INTERVAL;
+        if next >= deadline {
+            return Err(busy);
+        }
+        if !std::mem::replace(&mut is_told, true) {
+            warn!(error = %busy, "there is no room for this client yet; trying on");
+        }
+        sleep_until(next).await;
+    };
+    end_sessions(group, dead).await;
+    Ok(opened)
+}
 
 /// Opens a session and makes it the current one. Answers its time to live and the cluster. Errors:
 /// `WrongCluster` if that is not `of`, the one that was mounted; `Stale` if it was restored from a
@@ -54,9 +97,16 @@ pub(crate) async fn open_session(
     }
 }
 
+async fn end_sessions(group: &Group, dead: &[Uuid]) {
+    let until = after(END_TIMEOUT);
+    for key in dead {
+        end_session(group, *key, until).await;
+    }
+}
+
 /// Ends the session of a client that is dead for certain. If that cannot be done, it ends when its
 /// time is over.
-pub(crate) async fn end_session(group: &Group, key: Uuid, deadline: Instant) {
+async fn end_session(group: &Group, key: Uuid, deadline: Instant) {
     let op = Op::EndSession(v1::EndSessionOp { nonce: key.0.to_vec().into() });
     let request = v1::MetaRequest { op: Some(op), ..Default::default() };
     let told = group.send(&request, ATTEMPT_TIMEOUT, deadline).await;

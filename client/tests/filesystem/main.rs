@@ -19,6 +19,7 @@ mod model;
 mod offered_again;
 mod paths;
 mod refusals;
+mod sessions;
 mod spill;
 mod storage_faults;
 mod subdir;

@@ -26,9 +26,10 @@ pub(super) fn may_open(node: &Node, op: &v1::OpenSessionOp) -> Result<()> {
         return Ok(());
     }
     let what = format!(
-        "{:?} has {count} sessions of {most} that one may have: something there opens them again \
-         and again; end it (`weft status` shows the names of the sessions). Those of clients that \
-         are dead are over {} s after they were heard of last",
+        "{:?} has {count} sessions of {most} that one may have: unmount what is not used, end what \
+         opens them again and again (`weft status` shows the names of the sessions), or raise \
+         max_connections of the metadata servers. Those of clients that are dead are over {} s \
+         after they were heard of last",
         client.whose(),
         node.config.session_ttl_ms.div_ceil(1000),
     );

@@ -1,0 +1,43 @@
+//! Mounts that find no room for their session.
+
+use crate::fixture::{Cluster, NEVER, SHORT, in_time, small_layout, until};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use weft_client::{Filesystem, Options};
+use weft_net::sync::Mutex;
+use weft_proto::{ErrorKind, Uuid};
+
+/// Its own session, which nobody keeps alive, takes the last place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_again_at_the_bound_ends_its_dead_session_first() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let metadata = &cluster.metadata;
+    metadata.max_sessions.store(1, SeqCst);
+    let key = Arc::new(Mutex::new(None));
+    let kept = key.clone();
+    let keep = Arc::new(move |key: Uuid| *kept.lock() = Some(key));
+    let first = Options { keep_session: Some(keep), ..cluster.options() };
+    drop(Filesystem::connect(first).await.unwrap());
+    let dead_sessions = Vec::from_iter(*key.lock());
+    assert_eq!(dead_sessions.len(), 1);
+    let again = Options { dead_sessions, seed: Some(2), ..cluster.options() };
+    Filesystem::connect(again).await.unwrap().shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_finds_no_room_for_its_session_tries_on() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let metadata = &cluster.metadata;
+    metadata.max_sessions.store(1, SeqCst);
+    let first = cluster.client().await;
+    let short = Options { connect_timeout: SHORT, ..cluster.options() };
+    let refused = in_time(async || Filesystem::connect(short.clone()).await).await.err().unwrap();
+    assert_eq!(refused.kind, ErrorKind::Busy, "{refused}");
+    let tried = metadata.count("open_session");
+    let (op_deadline, connect_timeout) = (NEVER, NEVER);
+    let second = Options { op_deadline, connect_timeout, ..cluster.options() };
+    let second = tokio::spawn(Filesystem::connect(second));
+    until(|| metadata.count("open_session") > tried + 1).await;
+    first.shutdown().await.unwrap();
+    second.await.unwrap().unwrap().shutdown().await.unwrap();
+}
