@@ -6,6 +6,7 @@ mod faults;
 mod leases;
 mod liveness;
 mod members;
+mod orphans;
 mod replication;
 mod room;
 mod stops;
