@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use weft_net::buggify::{self, Point};
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{Error, ErrorKind, Result, v1};
+use weft_proto::{Error, ErrorKind, Result, SessionId, v1};
 
 /// What works long on a server gets this long.
 const LONG_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(600);
@@ -33,26 +33,33 @@ impl Group {
         deadline: Instant,
         heard: impl Fn(&v1::MetaReply),
     ) -> Result<Reply> {
-        self.requests.fetch_add(1, Ordering::Relaxed);
         loop {
-            let session = self.sessions.current();
-            let request = v1::MetaRequest {
-                session: session.id.0,
-                op: Some(op.clone()),
-                ..Default::default()
-            };
-            match self.send(&request, ATTEMPT_TIMEOUT, deadline).await {
-                Err(f) if f.error.kind == ErrorKind::SessionExpired => {
-                    self.sessions.replacement(session.id, deadline).await?;
+            let session = self.sessions.current().id;
+            match self.ask_in(session, &op, start, deadline, &heard).await {
+                Err(error) if error.kind == ErrorKind::SessionExpired => {
+                    self.sessions.replacement(session, deadline).await?;
                 }
-                Err(failed) => return Err(failed.into()),
-                Ok(answered) => {
-                    heard(&answered.reply);
-                    self.leases.learn(start, &op, &answered.reply);
-                    return answered.result();
-                }
+                answer => return answer,
             }
         }
+    }
+
+    /// As [`Self::ask`], in this session or not at all.
+    pub async fn ask_in(
+        &self,
+        session: SessionId,
+        op: &Op,
+        start: Start,
+        deadline: Instant,
+        heard: impl Fn(&v1::MetaReply),
+    ) -> Result<Reply> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let (session, of) = (session.0, Some(op.clone()));
+        let request = v1::MetaRequest { session, op: of, ..Default::default() };
+        let answered = self.send(&request, ATTEMPT_TIMEOUT, deadline).await?;
+        heard(&answered.reply);
+        self.leases.learn(start, op, &answered.reply);
+        answered.result()
     }
 
     /// A request that works long on its server.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{InodeId, Kind, Result, v1};
+use weft_proto::{InodeId, Kind, Result, SessionId, v1};
 
 /// Asks the group, and changes what it keeps.
 pub(crate) struct Requests {
@@ -35,6 +35,14 @@ impl Requests {
             self.settle_for(&op).await?;
             self.group.ask(op, start, deadline, |reply| self.doubt_untold(reply)).await
         })
+    }
+
+    /// As [`Self::ask`], in this session or not at all.
+    pub async fn ask_in(&self, session: SessionId, op: &Op) -> Result<Reply> {
+        let (deadline, start) = (self.deadline(), self.group.leases.start());
+        self.settle_for(op).await?;
+        let heard = |reply: &v1::MetaReply| self.doubt_untold(reply);
+        Box::pin(self.group.ask_in(session, op, start, deadline, heard)).await
     }
 
     /// What was done here in a session that is over, and is told later, is not in what the group

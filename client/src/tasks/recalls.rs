@@ -13,7 +13,7 @@ use v1::recalls_reply::Recall;
 use v1::return_leases_op::Item;
 use weft_proto::v1::meta_reply::Result as Reply;
 use weft_proto::v1::meta_request::Op;
-use weft_proto::{ErrorKind, InodeId, v1};
+use weft_proto::{ErrorKind, InodeId, SessionId, v1};
 
 /// A request for recalls waits this long at the leader.
 const RECALLS_TIMEOUT: Duration = Duration::from_secs(10);
@@ -64,21 +64,22 @@ pub(crate) async fn run(
         seen = recalls.recalls.iter().map(|recall| recall.seq).fold(seen, u64::max);
         let Some(files) = files.upgrade() else { return };
         let releaser = releaser.clone();
-        supervisor.run(async move { revoke(&releaser, &files, recalls.recalls).await });
+        let (session, recalls) = (session.id, recalls.recalls);
+        supervisor.run(async move { revoke(&releaser, session, &files, recalls).await });
     }
 }
 
 /// Carries recalls out, each as soon as it can be. What is ready at the same time is told in one
 /// request, as when the group is rid of a tree of which this mount knew each name.
-async fn revoke(releaser: &Releaser, files: &Files, recalls: Vec<Recall>) {
+async fn revoke(releaser: &Releaser, session: SessionId, files: &Files, recalls: Vec<Recall>) {
     let at_once = recalls.len().max(1);
     let told_at_once = at_once.min(MAX_BATCH);
     let revoked = recalls.into_iter().map(|recall| async move {
         if recall.of_map {
-            may_map(releaser, files, recall).await;
+            may_map(releaser, session, files, recall).await;
             return None;
         }
-        releaser.release(files, recall).await
+        releaser.release(session, files, recall).await
     });
     let revoked = stream::iter(revoked).buffer_unordered(at_once).ready_chunks(told_at_once);
     // None waits for an answer that is under way.
@@ -86,16 +87,16 @@ async fn revoke(releaser: &Releaser, files: &Files, recalls: Vec<Recall>) {
         .for_each_concurrent(None, |answers| async {
             let answers: Vec<_> = answers.into_iter().flatten().collect();
             if !answers.is_empty() {
-                releaser.return_items(answers).await;
+                releaser.return_items(session, answers).await;
             }
         })
         .await;
 }
 
 /// Answers whether the right to map a file is needed.
-async fn may_map(releaser: &Releaser, files: &Files, recall: Recall) {
+async fn may_map(releaser: &Releaser, session: SessionId, files: &Files, recall: Recall) {
     let (maps, of_map) = (files.needs_map(InodeId(recall.ino)).await, true);
     let Recall { ino, seq, .. } = recall;
     let items = vec![Item { ino, seq, maps, of_map, keep_read: true, open_seq: 0 }];
-    releaser.tell(items, || ()).await;
+    releaser.tell(session, items, || ()).await;
 }

@@ -79,11 +79,15 @@ impl Releaser {
         }
     }
 
-    /// Does what has to be done before a lease is given back. Answers what the leader is to be
-    /// told; `None` if the session has ended, and the lease with it.
-    pub async fn release<'a>(&'a self, files: &Files, recall: Recall) -> Option<Return<'a>> {
+    /// Does what has to be done before a lease of this session is given back. Answers what the
+    /// leader is to be told; `None` if the session has ended, and the lease with it.
+    pub async fn release<'a>(
+        &'a self,
+        session: SessionId,
+        files: &Files,
+        recall: Recall,
+    ) -> Option<Return<'a>> {
         let (ino, leases) = (InodeId(recall.ino), &self.leases);
-        let session = self.sessions.current().id;
         let _turn = leases.begin_release(session, ino).await;
         if self.sessions.is_over(session) {
             return None;
@@ -183,22 +187,22 @@ impl Releaser {
         taken
     }
 
-    /// Tells the leader what is given back, until it has heard of it.
-    pub async fn return_items(&self, returns: Vec<Return<'_>>) {
+    /// Tells the leader what is given back of a session, until it has heard of it.
+    pub async fn return_items(&self, session: SessionId, returns: Vec<Return<'_>>) {
         let items = returns.iter().map(|(item, ..)| *item).collect();
         let (answering, mut taken): (Vec<_>, Vec<_>) =
             returns.into_iter().map(|(_, answering, taken)| (answering, taken)).unzip();
         // Who reads or writes meanwhile asks for a new lease, which has a time limit.
-        self.tell(items, || taken.clear()).await;
+        self.tell(session, items, || taken.clear()).await;
         drop(answering);
     }
 
     /// Tells the leader, as often as it takes to reach it: it asks for nothing twice, and others
-    /// wait. When the session has ended, that has told it. Calls `late` at each failure.
-    pub async fn tell(&self, items: Vec<Item>, mut late: impl FnMut()) {
-        let session = self.sessions.current().id;
+    /// wait. When the session has ended, that has told it, and in the next one what was open then
+    /// would be so for ever. Calls `late` at each failure.
+    pub async fn tell(&self, session: SessionId, items: Vec<Item>, mut late: impl FnMut()) {
         let op = Op::ReturnLeases(v1::ReturnLeasesOp { items });
-        while let Err(error) = self.requests.ask(op.clone()).await {
+        while let Err(error) = self.requests.ask_in(session, &op).await {
             late();
             let passes = matches!(error.kind, ErrorKind::TimedOut | ErrorKind::Unavailable);
             if !passes || self.sessions.is_over(session) {

@@ -25,16 +25,20 @@ pub(crate) async fn run(releaser: Arc<Releaser>, files: Weak<Files>, supervisor:
         // What cannot be flushed now holds up no other.
         supervisor.run(async move {
             let leases = &releaser.leases;
-            let surplus = leases.take_surplus().into_iter().map(|(ino, seq)| {
+            let surplus = leases.take_surplus();
+            // Those were held in this session, or in one that is over.
+            let session = releaser.sessions.current().id;
+            let surplus = surplus.into_iter().map(|(ino, seq)| {
                 let (releaser, files) = (&releaser, &files);
                 let recall = Recall { ino: ino.0, seq, ..Default::default() };
-                async move { (ino, releaser.release(files, recall).await) }
+                async move { (ino, releaser.release(session, files, recall).await) }
             });
             let left = stream::iter(surplus).buffer_unordered(MAX_BATCH).ready_chunks(MAX_BATCH);
             let mut returned = pin!(left.for_each(|items| {
                 let (inos, items): (Vec<_>, Vec<_>) = items.into_iter().unzip();
                 async {
-                    releaser.return_items(items.into_iter().flatten().collect()).await;
+                    let items = items.into_iter().flatten().collect();
+                    releaser.return_items(session, items).await;
                     leases.given(inos);
                 }
             }));

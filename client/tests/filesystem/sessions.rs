@@ -1,5 +1,6 @@
-//! Mounts that find no room for their session.
+//! Sessions that begin where there is no room for more, and that end.
 
+use crate::create;
 use crate::fixture::{Cluster, NEVER, SHORT, in_time, small_layout, until};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -40,4 +41,29 @@ async fn who_finds_no_room_for_its_session_tries_on() {
     until(|| metadata.count("open_session") > tried + 1).await;
     first.shutdown().await.unwrap();
     second.await.unwrap().unwrap().shutdown().await.unwrap();
+}
+
+/// In the next session nobody would close what was open then: it would stay open for as long as
+/// that lives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_given_back_late_is_not_given_back_in_the_next_session() {
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let (metadata, fs) = (&cluster.metadata, cluster.client().await);
+    let (handle, ino) = create(&fs, "f").await;
+    metadata.refuse_returns.store(true, SeqCst);
+    metadata.recall(ino.0);
+    until(|| metadata.refused_returns.load(SeqCst) > 0).await;
+    let old = fs.session();
+    metadata.expire_sessions();
+    until(|| fs.session() != old).await;
+    fs.release(handle).await.unwrap();
+    metadata.refuse_returns.store(false, SeqCst);
+    until(|| metadata.count("return_leases") > 0).await;
+    // It would be told at once now.
+    for _ in 0..10 {
+        cluster.client().await.shutdown().await.unwrap();
+    }
+    assert_eq!(*metadata.returns.lock(), []);
+    until(|| !metadata.opens().contains(&ino.0)).await;
+    fs.shutdown().await.unwrap();
 }
