@@ -96,7 +96,7 @@ pub(super) async fn may_lock(
         let ino = InodeId(lock.ino);
         conflicts::may_begin_lock(cx.node, cx.session, ino, cx.deadline).await?;
     }
-    let locking = Locking::begin(cx.node, term, cx.session, InodeId(lock.ino));
+    let locking = Locking::begin(cx.node, term, cx.session, InodeId(lock.ino))?;
     conflicts::all_declared(cx.node, cx.session, cx.deadline).await?;
     conflicts::readable(cx.node, cx.session, locking.ino, cx.deadline).await?;
     Ok(Some(locking))
@@ -143,16 +143,26 @@ pub(super) struct Locking {
 }
 
 impl Locking {
-    fn begin(node: &Arc<Node>, term: u64, by: SessionId, ino: InodeId) -> Self {
-        node.soft.with(|s| s.leases.begin_lock(by, ino));
-        Self { node: node.clone(), term, by, ino }
+    /// Error: `NotLeader`, the term is over. In a later one nobody would end it.
+    fn begin(node: &Arc<Node>, term: u64, by: SessionId, ino: InodeId) -> Result<Self> {
+        let begun = node.soft.with(|s| {
+            let same = s.term() == term;
+            if same {
+                s.leases.begin_lock(by, ino);
+            }
+            same
+        });
+        match begun {
+            true => Ok(Self { node: node.clone(), term, by, ino }),
+            false => Err(node.not_leader()),
+        }
     }
 }
 
 impl Drop for Locking {
     fn drop(&mut self) {
         self.node.soft.with(|s| {
-            if self.node.view().term == self.term {
+            if s.term() == self.term {
                 s.leases.locked(self.by, self.ino);
             }
         });

@@ -8,6 +8,7 @@ mod members;
 mod service;
 mod sessions;
 mod snapshots;
+mod soft;
 mod succession;
 
 use super::*;
