@@ -108,7 +108,7 @@ async fn has_room(cx: &RequestContext<'_>, most: usize) -> Result<()> {
     let known = match room() {
         None => {
             let locks = cx.node.state.count_locks(cx.session, MAX_WITH_HELD)?;
-            cx.node.soft.with(|s| s.lock_counts.counted(cx.session, locks));
+            cx.node.soft.with(|s| s.counted_locks(cx.session, locks));
             room().unwrap_or(Ok(()))
         }
         Some(known) => known,

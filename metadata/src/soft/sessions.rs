@@ -334,6 +334,13 @@ impl Sessions {
         self.locks.wait(id, ticket, lock)
     }
 
+    /// A session was found to hold so many locks. Of one that is not there nothing is kept.
+    pub fn counted_locks(&mut self, id: SessionId, locks: usize) {
+        if self.sessions.contains_key(&id) {
+            self.lock_counts.counted(id, locks);
+        }
+    }
+
     fn live(&mut self, id: SessionId) -> Result<&mut Session> {
         match self.sessions.get_mut(&id) {
             Some(session) if !session.expiring && !session.deaf => Ok(session),

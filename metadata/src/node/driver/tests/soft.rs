@@ -69,3 +69,14 @@ async fn a_lock_that_is_asked_for_in_an_earlier_term_bars_nobody_in_this_one() {
     let granted = node.soft.with(|s| s.leases.grant(now, SessionId(2), ROOT, Mode::Write, true));
     assert!(granted.is_some(), "it counts as being locked for ever");
 }
+
+/// It would be for as long as this server leads.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_kept_of_who_has_no_session() {
+    let (mut rig, service) = serving().await;
+    let node = rig.driver.node.clone();
+    node.lease.extend(Instant::now());
+    let refused = change(&mut rig, &service, request(9, 1, set_lock())).await;
+    assert_eq!(refused.map_err(|e| e.kind), Err(ErrorKind::SessionExpired));
+    assert!(node.soft.with(|s| s.lock_counts.has_room(SessionId(9), 1)).is_none());
+}
