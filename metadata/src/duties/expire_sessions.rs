@@ -18,7 +18,7 @@ const ANSWER_TIMEOUT_TTLS: u32 = 3;
 const MAX_TOLD: usize = 10;
 
 /// Declares sessions dead that are silent, or that owe an answer for too long.
-pub async fn expire_sessions(node: &Arc<Node>) {
+pub async fn expire_sessions(node: &Arc<Node>, term: u64) {
     let ttl = node.config.session_ttl();
     let mut looks = Looks::begin();
     let mut expiries = JoinSet::new();
@@ -30,6 +30,10 @@ pub async fn expire_sessions(node: &Arc<Node>) {
                 tracing::warn!(?stall, "this server stood still; sessions get that much longer");
             }
             node.soft.with(|s| {
+                // Those of another term are for who leads in that.
+                if s.term() != term {
+                    return Vec::new();
+                }
                 if !stall.is_zero() {
                     s.stalled(now, stall);
                 }
@@ -55,7 +59,7 @@ pub async fn expire_sessions(node: &Arc<Node>) {
                 };
                 let what = "declare a session dead";
                 if propose_telling(&node, what, body, events).await.is_err() {
-                    node.soft.with(|s| s.spare(session));
+                    node.soft.with(|s| s.spare(term, session));
                 }
             });
         }

@@ -58,7 +58,7 @@ fn start(node: &Arc<Node>, targets: &Arc<Targets>, peers: &Arc<Peers>, term: u64
     let (n, ..) = all();
     duties.spawn(async move { change_members::change_members(&n).await });
     let (n, ..) = all();
-    duties.spawn(async move { expire_sessions::expire_sessions(&n).await });
+    duties.spawn(async move { expire_sessions::expire_sessions(&n, term).await });
     let (n, ..) = all();
     duties.spawn(async move { give_turns::give_turns(&n).await });
     let (n, ..) = all();

@@ -16,7 +16,8 @@ pub(super) async fn end_session(
     cx.node.read_barrier().await?;
     let Some(session) = cx.node.state.session_of(&op.nonce)? else { return Ok(empty()) };
     // From here on it is not renewed: whoever sends for it still is not heard.
-    if !cx.node.soft.with(|s| s.begin_end(session)) {
+    let (term, begun) = cx.node.soft.with(|s| (s.term(), s.begin_end(session)));
+    if !begun {
         let what = format!("session {session} is about to end already, or is not known here yet");
         return Err(Error::new(ErrorKind::Unavailable, what));
     }
@@ -32,7 +33,7 @@ pub(super) async fn end_session(
     let ending = tokio::spawn(carried(async move {
         let ended = node.propose_telling(body, Effect::SessionEnds(session), events).await;
         if ended.is_err() {
-            node.soft.with(|s| s.spare(session));
+            node.soft.with(|s| s.spare(term, session));
         }
         ended
     }));

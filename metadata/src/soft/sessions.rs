@@ -402,9 +402,10 @@ impl Sessions {
         session.map(|session| session.expiring = true).is_some()
     }
 
-    /// Takes back [`Sessions::begin_expiry`] and [`Sessions::begin_end`].
-    pub fn spare(&mut self, id: SessionId) {
-        if let Some(session) = self.sessions.get_mut(&id) {
+    /// Takes back [`Sessions::begin_expiry`] and [`Sessions::begin_end`] of this term: in a later
+    /// one that session may be on its way to its end again.
+    pub fn spare(&mut self, term: u64, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(&id).filter(|_| self.term == term) {
             session.expiring = false;
         }
     }

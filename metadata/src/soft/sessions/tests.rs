@@ -232,7 +232,9 @@ fn the_silent_expire_and_cannot_come_back() {
     assert_eq!(t.begin_expiry(later, TTL, 3 * TTL), [A]);
     assert!(t.begin_expiry(later, TTL, 3 * TTL).is_empty());
     assert_eq!(t.renew(later, A, None).unwrap_err().kind, ErrorKind::Unavailable);
-    t.spare(A);
+    t.spare(2, A);
+    assert!(t.renew(later, A, None).is_err(), "that was in another term");
+    t.spare(1, A);
     t.renew(later, A, None).unwrap();
 }
 
