@@ -26,6 +26,8 @@ use weft_proto::{Error, ErrorKind, InodeId, Result, v1};
 /// Closes are gathered for this long: nobody waits for them, and one burst wakes everyone on its
 /// way once.
 const GATHER_INTERVAL: Duration = Duration::from_millis(20);
+/// Most of them in one request, which may be so long only.
+const MAX_CLOSES: usize = 1 << 10;
 /// Most inodes that are open: the group refuses a session with over 2^20 altogether. What is opened
 /// at the same time as the last may be more.
 const MAX_OPEN: usize = (1 << 20) - (1 << 14);
@@ -210,18 +212,21 @@ impl Opens {
             sleep(GATHER_INTERVAL).await;
             let _until_told = telling;
             let items = std::mem::take(&mut *closes.lock());
-            let op = Op::Close(v1::CloseOp { items });
-            while let Err(error) = requests.ask(op.clone()).await {
-                let passes = matches!(
-                    error.kind,
-                    ErrorKind::TimedOut | ErrorKind::Unavailable | ErrorKind::SessionExpired
-                );
-                if !passes || sessions.have_ended() {
-                    warn!(%error, "the leader was not told of closes; the session's end tells it");
-                    return;
+            for items in items.chunks(MAX_CLOSES) {
+                let op = Op::Close(v1::CloseOp { items: items.to_vec() });
+                while let Err(error) = requests.ask(op.clone()).await {
+                    let passes = matches!(
+                        error.kind,
+                        ErrorKind::TimedOut | ErrorKind::Unavailable | ErrorKind::SessionExpired
+                    );
+                    if !passes || sessions.have_ended() {
+                        let what = "the leader was not told of closes";
+                        warn!(%error, "{what}; the session's end tells it");
+                        return;
+                    }
+                    debug!(%error, "closes did not get through; trying on");
+                    sleep(RETRY_INTERVAL).await;
                 }
-                debug!(%error, "closes did not get through; trying on");
-                sleep(RETRY_INTERVAL).await;
             }
         });
     }

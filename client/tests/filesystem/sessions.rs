@@ -67,3 +67,23 @@ async fn what_is_given_back_late_is_not_given_back_in_the_next_session() {
     until(|| !metadata.opens().contains(&ino.0)).await;
     fs.shutdown().await.unwrap();
 }
+
+/// A longer request would be refused, and what is not told to be closed stays open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn very_many_closes_are_told_in_pieces() {
+    const MANY: usize = 3000;
+    let cluster = Cluster::start(3, small_layout("2+1")).await;
+    let (metadata, fs) = (&cluster.metadata, cluster.client().await);
+    let mut handles = Vec::new();
+    for i in 0..MANY {
+        handles.push(create(&fs, &format!("f{i}")).await.0);
+    }
+    assert_eq!(metadata.opens().len(), MANY);
+    for handle in handles {
+        fs.release(handle).await.unwrap();
+    }
+    until(|| metadata.opens().is_empty()).await;
+    let most = metadata.closes.lock().iter().copied().max();
+    assert!(most.is_some_and(|most| most <= 1024), "{most:?}");
+    fs.shutdown().await.unwrap();
+}
