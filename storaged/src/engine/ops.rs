@@ -258,7 +258,8 @@ impl Engine {
 
     /// Refuses the chunks of these sessions (by id) from now on, until the target is closed: when
     /// this is answered, a put of theirs has been committed and is listed, or is refused. Not
-    /// durable: what a target that starts anew is sent comes over connections made anew.
+    /// durable: the metadata group fences a target that was opened anew, and then looks at all of
+    /// it, so that what came between is found.
     pub async fn fence(&self, ended: Vec<RangeInclusive<u64>>) -> Result<()> {
         self.committer.fence(ended).await
     }
