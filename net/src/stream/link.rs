@@ -52,8 +52,8 @@ impl Sender for SendQueue {
         self.push(frame, cost)
     }
 
-    /// What is queued leaves if it does so in time.
-    fn give_up(&self, _id: u64) -> bool {
+    fn give_up(&self, id: u64) -> bool {
+        self.take_back(id);
         false
     }
 

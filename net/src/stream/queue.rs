@@ -130,6 +130,17 @@ impl SendQueue {
         true
     }
 
+    /// Takes out a request that nobody waits for any more, unless the writer has it.
+    pub fn take_back(&self, id: u64) {
+        let mut state = self.0.lock();
+        let Some(at) = state.waiting.iter().position(|frame| frame.header.id == id) else { return };
+        let taken_back = state.waiting.remove(at);
+        state.bytes -= taken_back.as_ref().map_or(0, Waiting::len);
+        drop(state);
+        // Freed while others push.
+        drop(taken_back);
+    }
+
     /// No more frames; the writer ends after those that are here.
     pub fn end(&self) {
         let mut state = self.0.lock();

@@ -134,3 +134,43 @@ async fn what_was_given_up_does_not_wait_for_the_other_side_to_take_it() {
         advance(Duration::from_millis(1)).await;
     }
 }
+
+/// It would be carried out for nobody, and perhaps after what undoes it, however long its caller
+/// could have waited.
+#[tokio::test]
+async fn a_request_that_is_taken_back_does_not_leave_unless_it_was_begun() {
+    let (queue, left, all) = (Arc::new(SendQueue::default()), Left::default(), Arc::default());
+    let (io, mut reader) = tokio::io::duplex(4096);
+    let hour = Duration::from_secs(3600);
+    assert!(ask(&queue, 1, Bytes::from(vec![1; TOGETHER]), hour));
+    let writing = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.write_to(io, &AtomicU64::new(0), &left).await }
+    });
+    let mut header = [0; HEADER_LEN];
+    reader.read_exact(&mut header).await.unwrap();
+    for id in 2..=5 {
+        assert!(ask(&queue, id, Counted::bytes(5000, &all), hour));
+    }
+    for id in [3, 1, 5, 3, 99] {
+        queue.take_back(id);
+    }
+    assert_eq!(all.load(Ordering::Relaxed), 2 * 5000, "their memory is free at once");
+    {
+        let state = queue.0.lock();
+        assert_eq!(state.bytes, state.waiting.iter().map(Waiting::len).sum::<usize>());
+    }
+    queue.end();
+    let mut seen = Vec::new();
+    loop {
+        let next = Header::decode(&header).unwrap();
+        seen.push(next.id);
+        reader.read_exact(&mut vec![0; next.payload_len as usize]).await.unwrap();
+        if reader.read(&mut header[..1]).await.unwrap() == 0 {
+            break;
+        }
+        reader.read_exact(&mut header[1..]).await.unwrap();
+    }
+    assert_eq!(seen, [1, 2, 4]);
+    writing.await.unwrap().unwrap();
+}
