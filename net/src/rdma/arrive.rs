@@ -105,8 +105,10 @@ impl Connection {
             state.owed += 1;
             let posted = again.and_then(|()| self.post(&mut state));
             let wakers = self.fail_on(&mut state, posted);
+            let let_go = std::mem::take(&mut state.let_go);
             drop(state);
             wake(wakers);
+            drop(let_go);
         }
         Ok(true)
     }

@@ -82,8 +82,10 @@ impl Connection {
     pub(super) fn posted(&self, mut state: MutexGuard<'_, State>) {
         let posted = self.post(&mut state);
         let wakers = self.fail_on(&mut state, posted);
+        let let_go = std::mem::take(&mut state.let_go);
         drop(state);
         wake(wakers);
+        drop(let_go);
     }
 
     /// Takes what the card has done and posts what there is room for then. Answers whether there
@@ -107,11 +109,13 @@ impl Connection {
         let receiver = state.receiver.take_if(|_| any);
         let wakers = self.fail_on(&mut state, posted);
         let why = state.over.clone();
+        let let_go = std::mem::take(&mut state.let_go);
         drop(state);
         if let Some(receiver) = receiver {
             receiver.wake();
         }
         wake(wakers);
+        drop(let_go);
         match why {
             Some(why) => Err(io::Error::other(why.to_string())),
             None => Ok(any),

@@ -30,6 +30,8 @@ pub(super) struct State {
     pub(super) queued: usize,
     pub(super) quiet: usize,
     pub(super) frames: VecDeque<Outgoing>,
+    /// What nobody waits for any more, until somebody frees it who does not hold up the others.
+    pub(super) let_go: Vec<LetGo>,
     pub(super) reads: VecDeque<Read>,
     pub(super) reading: usize,
     /// By number; the card is done with them in this order, but for the reads.
@@ -115,6 +117,9 @@ pub(super) struct Exposed {
     pub(super) _registered: Vec<Registered>,
 }
 
+/// A request that does not leave, and what it showed the other side.
+pub(super) type LetGo = (Outgoing, Option<Exposed>);
+
 /// Who is woken: the pump, and the receiver.
 pub(super) type Wakers = [Option<Waker>; 2];
 
@@ -147,10 +152,12 @@ impl Outgoing {
 
 impl State {
     /// The frame that leaves next. Those before it that nobody waits for any more are let go: they
-    /// would be carried out for nobody, and perhaps after what undoes them.
+    /// would be carried out for nobody, and perhaps after what undoes them. To forget their memory
+    /// can take long, and is left to who has let go of the lock.
     pub(super) fn next_frame(&mut self, now: Instant) -> Option<&mut Outgoing> {
         while let Some(over) = self.frames.pop_front_if(|frame| frame.is_over(now)) {
-            self.exposed.remove(&over.header.id);
+            let exposed = self.exposed.remove(&over.header.id);
+            self.let_go.push((over, exposed));
         }
         self.frames.front_mut()
     }

@@ -1,5 +1,7 @@
 //! Tests of frames.
 
+mod freed;
+
 use super::super::arrive::MAX_LANDINGS;
 use super::super::connection::RECEIVES;
 use super::super::script::Script;
