@@ -7,24 +7,23 @@
 //! better, if all that is in them reads (`whole`), which is looked at when it is made, too; what
 //! comes from outside names plain files only.
 
+mod listener;
 mod whole;
 
 use crate::folder::SNAPSHOTS;
 use crate::node::Node;
 use crate::snapshot::{self, PIECE, io, measure_all};
+use crate::store::{Told, unheard};
+use listener::Listener;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, mpsc};
-use tokio::time::timeout;
+use tokio::sync::Semaphore;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
-use weft_control::to_status;
+use tonic::{Request, Response, Status};
 use weft_proto::{Error, ErrorKind, Result, Uuid, v1};
 
 /// The file beside the others that says what they are. Written last: without it there is no backup.
@@ -33,11 +32,6 @@ pub const MANIFEST: &str = "backup.toml";
 const FORMAT: u32 = 1;
 /// Bytes of the longest manifest.
 const MAX_MANIFEST: u64 = 32 << 20;
-
-/// Pieces that wait for whoever takes them.
-const WAITING: usize = 4;
-/// Longest that one waits: what is copied keeps the space of what is compacted meanwhile.
-const TAKE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What is told of a backup.
 pub(crate) type Pieces = ReceiverStream<std::result::Result<v1::BackupPiece, Status>>;
@@ -72,15 +66,17 @@ pub struct Part {
 }
 
 impl Manifest {
-    /// That of the files in a folder, which are a state as of an entry and a term.
+    /// That of the files in a folder, which are a state as of an entry and a term. `told` hears how
+    /// much of them was read.
     pub(crate) fn of(
         dir: &Path,
         cluster: Uuid,
         (index, term): (u64, u64),
         taken: i64,
         servers: Vec<u64>,
+        told: &mut Told<'_>,
     ) -> Result<Self> {
-        let files = measure_all(dir)?.into_iter();
+        let files = measure_all(dir, told)?.into_iter();
         let files = files.map(|f| Part { name: f.name, len: f.len, crc32: f.crc32 }).collect();
         let cluster = cluster.to_string();
         Ok(Self { cluster, index, term, taken, servers, files, ..Self::empty() })
@@ -148,7 +144,7 @@ pub(crate) fn copy_files(manifest: &Manifest, from: &Path, to: &Path) -> Result<
         copied.map_err(|e| io("copy to", &target, &e))?;
     }
     // Anew: what was looked at before may have changed.
-    manifest.verify_files(to)?;
+    manifest.verify_files(to, &mut unheard)?;
     File::open(to).and_then(|d| d.sync_all()).map_err(|e| io("sync", to, &e))
 }
 
@@ -163,16 +159,34 @@ impl Part {
 pub(crate) struct Copy {
     dir: PathBuf,
     manifest: Manifest,
+    /// The disk was low on room when it was begun.
+    was_low: bool,
+}
+
+/// What is copied keeps the space of what is merged meanwhile: rather no backup than a cluster that
+/// takes nothing new. Error: `NoSpace`.
+fn keeps_room(node: &Node, was_low: bool) -> Result<()> {
+    if was_low || !node.low_on_room() {
+        return Ok(());
+    }
+    let what = format!(
+        "the disk of {} has less left than its reserve, and the backup, which keeps some of that, \
+         is given up: make room there",
+        node.config.data_dir.display()
+    );
+    Err(Error::new(ErrorKind::NoSpace, what))
 }
 
 impl Copy {
-    /// Makes one of what a leader has, if all of that reads.
-    pub(crate) fn make(node: &Node) -> Result<Self> {
+    /// Makes one of what a leader has, if all of that reads. Errors: that of `told`; `NoSpace`.
+    pub(crate) fn make(node: &Node, told: &mut Told<'_>) -> Result<Self> {
         let dir = node.config.data_dir.join(SNAPSHOTS).join("backup");
         snapshot::remove(&dir)?;
         // Removed also when this fails.
-        let mut copy = Self { dir, manifest: Manifest::empty() };
-        let (index, _) = snapshot::copy_whole(&node.state, &copy.dir).map_err(|e| {
+        let mut copy = Self { dir, manifest: Manifest::empty(), was_low: node.low_on_room() };
+        let was_low = copy.was_low;
+        let told: &mut Told<'_> = &mut |read| keeps_room(node, was_low).and_then(|()| told(read));
+        let (index, _) = snapshot::copy_whole(&node.state, &copy.dir, told).map_err(|e| {
             if e.is_damage {
                 node.damage.note_copy(&e.error);
             }
@@ -181,27 +195,24 @@ impl Copy {
         node.damage.is_copied();
         let cluster = node.cluster().unwrap_or(Uuid::NIL);
         let (at, taken) = ((index, node.view().term), node.env.clock.now_ns() / 1_000_000_000);
-        copy.manifest = Manifest::of(&copy.dir, cluster, at, taken, node.state.numbers()?)?;
+        let servers = node.state.numbers()?;
+        copy.manifest = Manifest::of(&copy.dir, cluster, at, taken, servers, told)?;
         Ok(copy)
     }
 
-    /// Tells it, until nobody listens any more.
-    fn tell(&self, mut to: impl FnMut(v1::BackupPiece) -> bool) -> Result<()> {
+    fn tell(&self, node: &Node, to: &mut Listener) -> Result<()> {
         let manifest = self.manifest.to_text()?;
-        if !to(v1::BackupPiece { manifest, ..Default::default() }) {
-            return Ok(());
-        }
+        to.take(v1::BackupPiece { manifest, ..Default::default() })?;
         for part in &self.manifest.files {
             let path = self.dir.join(&part.name);
             let mut file = File::open(&path).map_err(|e| io("open", &path, &e))?;
             let mut left = part.len;
             while left > 0 {
+                keeps_room(node, self.was_low)?;
                 let mut data = vec![0; left.min(PIECE) as usize];
                 file.read_exact(&mut data).map_err(|e| io("read", &path, &e))?;
                 left -= data.len() as u64;
-                if !to(v1::BackupPiece { data: data.into(), ..Default::default() }) {
-                    return Ok(());
-                }
+                to.take(v1::BackupPiece { data: data.into(), ..Default::default() })?;
             }
         }
         Ok(())
@@ -226,30 +237,18 @@ impl Manifest {
 
 /// Makes a backup of what this leader has, and tells it piece by piece to who listens, at whose
 /// pace. Error: `Busy` if there is no turn left.
-pub(crate) fn tell(node: Arc<Node>, turns: &Arc<Semaphore>) -> Result<Pieces> {
-    let busy = || Error::new(ErrorKind::Busy, "another backup is being made: try again");
-    let turn = turns.clone().try_acquire_owned().map_err(|_| busy())?;
-    let (told, pieces) = mpsc::channel(WAITING);
-    tokio::spawn(async move {
-        let to = told.clone();
-        let make = async {
-            // All that was acknowledged before is in what is copied.
-            node.read_barrier().await?;
-            let (of, runtime) = (node.clone(), Handle::current());
-            let listens = move |piece| {
-                let taken = runtime.block_on(timeout(TAKE_TIMEOUT, to.send(Ok(piece))));
-                matches!(taken, Ok(Ok(())))
-            };
-            node.env.blocking(move || Copy::make(&of)?.tell(listens)).await
-        };
-        if let Err(e) = make.await {
-            tracing::warn!("a backup failed: {e}");
-            // Nobody may listen any more.
-            let _ = told.send(Err(to_status(e))).await;
-        }
-        drop(turn);
-    });
-    Ok(ReceiverStream::new(pieces))
+pub(crate) async fn tell(
+    node: &Arc<Node>,
+    turns: &Arc<Semaphore>,
+    asked: Request<v1::BackupRequest>,
+) -> Result<Response<Pieces>> {
+    // All that was acknowledged before is in what is copied.
+    node.read_barrier().await?;
+    let (of, stop, says) = (node.clone(), node.stop.clone(), asked.get_ref().says_read);
+    let make = move |listener: &mut Listener| {
+        Copy::make(&of, &mut |read| listener.hear(read))?.tell(&of, listener)
+    };
+    listener::work(&node.env, turns, stop, says, make).map(Response::new)
 }
 
 #[cfg(test)]

@@ -469,10 +469,10 @@ impl Control for ControlService {
 
     async fn backup(
         &self,
-        _: Request<v1::BackupRequest>,
+        asked: Request<v1::BackupRequest>,
     ) -> Result<Response<Self::BackupStream>, Status> {
         self.node.lead(Instant::now() + REQUEST_TIMEOUT).await.map_err(to_status)?;
-        backup::tell(self.node.clone(), &self.backups).map(Response::new).map_err(to_status)
+        backup::tell(&self.node, &self.backups, asked).await.map_err(to_status)
     }
 
     async fn list_events(

@@ -15,6 +15,7 @@ use crate::identity::{Identity, Standing};
 use crate::raftlog::{LogDb, LogStorage, Position};
 use crate::snapshot::{io, remove};
 use crate::state::{Founding, Skip, StateMachine, check_number};
+use crate::store::unheard;
 use raft::eraftpb::HardState;
 use std::fs::{self, File};
 use std::path::Path;
@@ -57,8 +58,8 @@ pub fn restore(
     }
     check_number(&manifest.servers, config.id.0)?;
     match damaged {
-        true => manifest.verify_files(from)?,
-        false => manifest.verify(from)?,
+        true => manifest.verify_files(from, &mut unheard)?,
+        false => manifest.verify(from, &mut unheard)?,
     }
     let cluster = manifest.cluster_id()?;
     let dir = &config.data_dir;

@@ -117,8 +117,8 @@ impl Server {
         let (reports_tx, reports) = mpsc::unbounded_channel();
         let address = config.peers.iter().find(|p| p.id == config.id).map(|p| p.address.clone());
         let member = Member { id: config.id, address: address.unwrap_or_default() };
-        let snapshots =
-            Snapshots::open(&config.data_dir, member.clone(), env.clone(), state.clone());
+        let (own, dir) = (member.clone(), &config.data_dir);
+        let snapshots = Snapshots::open(dir, own, env.clone(), state.clone(), shutdown.clone());
         let snapshots = Arc::new(snapshots?);
         let from = Speaker { member, least_silence: config.least_silence() };
         let links =

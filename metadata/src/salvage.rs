@@ -12,6 +12,7 @@ use crate::node::apply::apply;
 use crate::raftlog::LogDb;
 use crate::snapshot::{io, remove};
 use crate::state::StateMachine;
+use crate::store::unheard;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use weft_proto::{Error, ErrorKind, Result, Uuid};
@@ -48,7 +49,7 @@ pub fn salvage(config: &Config, to: &Path, taken: i64) -> Result<(Manifest, Opti
     let _owner = Owner(dir.clone());
     let manifest = copy(machine, &log, to, cluster, taken)?;
     // It may be all that is left.
-    let damage = manifest.verify(to).err();
+    let damage = manifest.verify(to, &mut unheard).err();
     Ok((manifest, damage))
 }
 
@@ -81,7 +82,7 @@ fn copy(
     }
     let (index, _) = copy.checkpoint(&whole)?;
     let at = (index, recovered.last.term);
-    let manifest = Manifest::of(&whole, cluster, at, taken, copy.numbers()?)?;
+    let manifest = Manifest::of(&whole, cluster, at, taken, copy.numbers()?, &mut unheard)?;
     drop(copy);
     fs::create_dir(&copied).map_err(|e| io("create", &copied, &e))?;
     copy_files(&manifest, &whole, &copied)?;
@@ -143,7 +144,7 @@ mod tests {
         let scratch = to.join("scratch");
         [&copied, &to, &scratch].iter().for_each(|folder| fs::create_dir(folder).unwrap());
         ["a", "b", "c"].iter().for_each(|name| fs::write(copied.join(name), "ours").unwrap());
-        let manifest = Manifest::of(&copied, Uuid::NIL, (1, 1), 0, vec![1]).unwrap();
+        let manifest = Manifest::of(&copied, Uuid::NIL, (1, 1), 0, vec![1], &mut unheard).unwrap();
         fs::write(to.join("b"), "another's").unwrap();
         assert!(name_in(&to, &manifest, &copied).is_err());
         assert!(!to.join("a").exists() && !to.join("c").exists());
@@ -155,7 +156,7 @@ mod tests {
         fs::remove_dir(&scratch).unwrap();
         drop(Scratch::make(scratch.clone()).unwrap());
         name_in(&to, &manifest, &copied).unwrap();
-        manifest.verify_files(&to).unwrap();
+        manifest.verify_files(&to, &mut unheard).unwrap();
         assert!(!scratch.exists());
     }
 }

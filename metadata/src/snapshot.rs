@@ -9,11 +9,12 @@
 
 mod files;
 
-pub(crate) use files::{check, check_files, io, len, measure, measure_all, remove};
+pub(crate) use files::{check, check_files, copy_whole, io, len, measure, measure_all, remove};
 
 use crate::config::Member;
 use crate::env::Env;
 use crate::folder::SNAPSHOTS;
+use crate::node::goes_on;
 use crate::state::StateMachine;
 use crate::store::Unreadable;
 use crate::tables::members::Membership;
@@ -26,6 +27,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use weft_net::{Body, Peers};
 use weft_proto::{Error, ErrorKind, Result, v1};
@@ -44,6 +46,7 @@ pub struct Snapshots {
     me: Member,
     env: Env,
     state: Arc<StateMachine>,
+    stop: watch::Receiver<bool>,
     made: Mutex<Option<Made>>,
     /// What does not read of the state, or of a piece of a copy, until that was heard of.
     unreadable: Mutex<Option<Error>>,
@@ -78,15 +81,22 @@ impl Made {
 }
 
 impl Snapshots {
-    /// Prepares the folders; what an earlier run left in them is removed.
-    pub fn open(data_dir: &Path, me: Member, env: Env, state: Arc<StateMachine>) -> Result<Self> {
+    /// Prepares the folders; what an earlier run left in them is removed. None is made any more once
+    /// `stop` is true.
+    pub fn open(
+        data_dir: &Path,
+        me: Member,
+        env: Env,
+        state: Arc<StateMachine>,
+        stop: watch::Receiver<bool>,
+    ) -> Result<Self> {
         let (outgoing, incoming) = (data_dir.join(SNAPSHOTS), data_dir.join("incoming"));
         for dir in [&outgoing, &incoming] {
             remove(dir)?;
             fs::create_dir_all(dir).map_err(|e| io("create", dir, &e))?;
         }
         let (made, unreadable) = (Mutex::new(None), Mutex::new(None));
-        Ok(Self { outgoing, incoming, me, env, state, made, unreadable })
+        Ok(Self { outgoing, incoming, me, env, state, stop, made, unreadable })
     }
 
     /// Makes a snapshot of the state as it is.
@@ -108,9 +118,10 @@ impl Snapshots {
 
     fn make_in(&self, dir: &Path) -> Result<NewSnapshot> {
         remove(dir)?;
-        let (index, members) = copy_whole(&self.state, dir).map_err(|e| self.note(e))?;
+        let mut told = |_: u64| goes_on(&self.stop);
+        let (index, members) = copy_whole(&self.state, dir, &mut told).map_err(|e| self.note(e))?;
         // Also of what nobody has read yet: filters, say.
-        let files = measure_all(dir).map_err(|e| self.note(e))?;
+        let files = measure_all(dir, &mut told).map_err(|e| self.note(e))?;
         let snapshot = format!("snapshot-{index}");
         let kept = self.outgoing.join(&snapshot);
         remove(&kept)?;
@@ -278,21 +289,6 @@ impl Snapshots {
             ));
         }
         self.env.blocking(move || to.sync_all().map_err(|e| io("sync", &path, &e))).await
-    }
-}
-
-/// Copies the state as it is to a folder, and reads all of the copy. Answers as of which entry it
-/// is, and the group as of then, if it is recorded.
-pub(crate) fn copy_whole(
-    state: &StateMachine,
-    dir: &Path,
-) -> Result<(u64, Option<Membership>), Unreadable> {
-    let copied = state.copy(dir);
-    // In any case: what is damaged may be what says of when the copy is.
-    match state.verify_copy(dir) {
-        Ok(Some(error)) => Err(Unreadable { error, is_damage: true }),
-        Ok(None) => copied,
-        Err(error) => copied.and(Err(Unreadable { error, is_damage: false })),
     }
 }
 

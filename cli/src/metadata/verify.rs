@@ -1,6 +1,7 @@
 //! `weft metadata verify`: whether a backup could be restored.
 
 use crate::output::say;
+use crate::progress::Progress;
 use crate::size::Size;
 use anyhow::{Context, Result};
 use std::path::PathBuf;
@@ -16,7 +17,14 @@ pub struct Args {
 pub fn run(args: Args) -> Result<()> {
     let dir = args.backup;
     let manifest = Manifest::load(&dir)?;
-    manifest.verify(&dir).context("do not count on this backup: make another")?;
+    let (mut progress, mut all) = (Progress::new("reading it through"), 0);
+    let mut told = |bytes: u64| -> weft_proto::Result<()> {
+        all += bytes;
+        progress.detail(format!("read {}", Size(all)));
+        Ok(())
+    };
+    manifest.verify(&dir, &mut told).context("do not count on this backup: make another")?;
+    drop(progress);
     say(&format!(
         "{} has a whole backup of cluster {} as of entry {} of its log: {} files, {}",
         dir.display(),

@@ -18,7 +18,7 @@ pub(crate) fn make(dir: &Path, damaged: bool) -> Manifest {
         bytes[8] ^= 0xff;
         std::fs::write(&path, bytes).unwrap();
     }
-    let manifest = Manifest::of(dir, Uuid([7; 16]), (9, 2), 1, vec![1]).unwrap();
+    let manifest = Manifest::of(dir, Uuid([7; 16]), (9, 2), 1, vec![1], &mut unheard).unwrap();
     std::fs::write(dir.join(MANIFEST), manifest.to_text().unwrap()).unwrap();
     manifest
 }
@@ -31,11 +31,11 @@ fn a_backup_is_whole_if_all_that_is_in_it_reads() {
     let files = |dir: &Path| std::fs::read_dir(dir).unwrap().count();
     let manifest = make(&whole, false);
     let before = files(&whole);
-    manifest.verify(&whole).unwrap();
+    manifest.verify(&whole, &mut unheard).unwrap();
     assert_eq!(files(&whole), before, "nothing was written");
     let manifest = make(&damaged, true);
-    manifest.verify_files(&damaged).unwrap();
-    let error = manifest.verify(&damaged).unwrap_err();
+    manifest.verify_files(&damaged, &mut unheard).unwrap();
+    let error = manifest.verify(&damaged, &mut unheard).unwrap_err();
     assert!(error.kind == ErrorKind::Corrupt && error.message.contains("read"), "{error}");
 }
 
@@ -44,15 +44,15 @@ fn a_manifest_says_what_belongs_to_a_backup() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("a.sst"), b"content").unwrap();
     let part = |f: v1::snapshot_manifest::File| Part { name: f.name, len: f.len, crc32: f.crc32 };
-    let files = measure_all(dir.path()).unwrap().into_iter().map(part).collect();
+    let files = measure_all(dir.path(), &mut unheard).unwrap().into_iter().map(part).collect();
     let cluster = Uuid([7; 16]).to_string();
     let manifest = Manifest { cluster, index: 9, term: 2, files, ..Manifest::empty() };
     assert_eq!(Manifest::load(dir.path()).unwrap_err().kind, ErrorKind::NotFound);
     std::fs::write(dir.path().join(MANIFEST), manifest.to_text().unwrap()).unwrap();
     assert_eq!(Manifest::load(dir.path()).unwrap(), manifest);
-    manifest.verify_files(dir.path()).unwrap();
+    manifest.verify_files(dir.path(), &mut unheard).unwrap();
     std::fs::write(dir.path().join("a.sst"), b"Content").unwrap();
-    let e = manifest.verify_files(dir.path()).unwrap_err();
+    let e = manifest.verify_files(dir.path(), &mut unheard).unwrap_err();
     assert!(e.kind == ErrorKind::Corrupt && e.message.contains("a.sst"), "{e}");
 }
 

@@ -2,7 +2,7 @@
 
 use super::Manifest;
 use crate::snapshot;
-use crate::store;
+use crate::store::{self, Told};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use std::fs::File;
 use std::path::Path;
@@ -10,11 +10,11 @@ use weft_proto::{Error, ErrorKind, Result};
 
 impl Manifest {
     /// Reads all of the backup in a folder, as it lies on the drive, and writes nothing. What was
-    /// damaged before its checksums were taken is found, too. Errors: `Corrupt`; `Io` if it cannot
-    /// be read.
-    pub fn verify(&self, dir: &Path) -> Result<()> {
-        self.verify_files(dir)?;
-        let (kind, what) = match store::verify(dir).map_err(Error::from) {
+    /// damaged before its checksums were taken is found, too. `told` hears now and then how many
+    /// bytes more were read, and its error ends that. Errors: `Corrupt`; `Io` if it cannot be read.
+    pub fn verify(&self, dir: &Path, told: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
+        self.verify_files(dir, told)?;
+        let (kind, what) = match store::verify(dir, told).map_err(Error::from) {
             Ok(None) => return Ok(()),
             Ok(Some(what)) => (ErrorKind::Corrupt, what),
             Err(error) => (error.kind, error.message),
@@ -25,11 +25,11 @@ impl Manifest {
 
     /// Looks whether the files in a folder are those of the manifest. Error: `Corrupt` with the
     /// name of the first that is not.
-    pub(crate) fn verify_files(&self, dir: &Path) -> Result<()> {
+    pub(crate) fn verify_files(&self, dir: &Path, told: &mut Told<'_>) -> Result<()> {
         for part in &self.files {
             let path = dir.join(&part.name);
             forget_cached(&path);
-            if snapshot::measure(&path)? != (part.len, part.crc32) {
+            if snapshot::measure(&path, told)? != (part.len, part.crc32) {
                 let what = format!("{} of the backup in {} is damaged", part.name, dir.display());
                 return Err(Error::new(ErrorKind::Corrupt, what));
             }

@@ -152,8 +152,9 @@ impl Driver {
         let applier =
             Worker::start("apply", env.threads, apply::applier(state.clone(), applied_tx))
                 .map_err(start)?;
-        let node =
-            Arc::new(Node::new(config, env, state, proposals_tx, barriers_tx, abdications_tx)?);
+        let stop = wiring.shutdown.clone();
+        let node = Node::new(config, env, state, proposals_tx, barriers_tx, abdications_tx, stop)?;
+        let node = Arc::new(node);
         let rng = node.env.rng(node.config.id.0);
         let mut driver = Self {
             node: node.clone(),

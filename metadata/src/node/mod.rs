@@ -105,6 +105,8 @@ pub struct Node {
     abdications: mpsc::Sender<Abdication>,
     /// This server has left the group.
     removed: watch::Sender<bool>,
+    /// It stops: long work ends ([`goes_on`]).
+    pub stop: watch::Receiver<bool>,
     /// This server leads, and a majority of the group answers without it.
     replaceable: AtomicBool,
     /// Bytes left on the disk of this server.
@@ -155,6 +157,7 @@ impl Node {
         proposals: mpsc::Sender<Proposal>,
         barriers: mpsc::Sender<oneshot::Sender<Result<()>>>,
         abdications: mpsc::Sender<Abdication>,
+        stop: watch::Receiver<bool>,
     ) -> Result<Self> {
         let applied = state.applied();
         Ok(Self {
@@ -174,6 +177,7 @@ impl Node {
             waits: Mutex::default(),
             abdications,
             removed: watch::Sender::new(false),
+            stop,
             replaceable: AtomicBool::new(false),
             free_bytes: AtomicU64::new(UNKNOWN),
             reserve_bytes: AtomicU64::new(0),
@@ -444,8 +448,15 @@ fn in_doubt(not_leader: &Error) -> Error {
     Error { kind: ErrorKind::Unavailable, message, hint: not_leader.hint.clone() }
 }
 
-fn stopping() -> Error {
+pub(crate) fn stopping() -> Error {
     Error::new(ErrorKind::Unavailable, "this metadata server is stopping")
+}
+
+/// For long work that is not to hold up the end of its server. Error: it stops, or nobody is left
+/// who could say so.
+pub(crate) fn goes_on(stop: &watch::Receiver<bool>) -> Result<()> {
+    let stops = *stop.borrow() || stop.has_changed().is_err();
+    if stops { Err(stopping()) } else { Ok(()) }
 }
 
 /// The cluster's identity in a map, once the cluster was made.

@@ -1,6 +1,8 @@
 //! The files of a snapshot or a backup: what their names and lengths may be, and what is in them.
 
-use crate::store::Unreadable;
+use crate::state::StateMachine;
+use crate::store::{Told, Unreadable};
+use crate::tables::members::Membership;
 use nix::errno::Errno;
 use std::fs::{self, File};
 use std::io::Read;
@@ -43,21 +45,41 @@ pub(super) fn plain(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The files of a folder, by name, with their lengths and checksums.
-pub(crate) fn measure_all(dir: &Path) -> Result<Vec<v1::snapshot_manifest::File>, Unreadable> {
+/// Copies the state as it is to a folder, and reads all of the copy. Answers as of which entry it
+/// is, and the group as of then, if it is recorded. Error also if `told` has had enough.
+pub(crate) fn copy_whole(
+    state: &StateMachine,
+    dir: &Path,
+    told: &mut Told<'_>,
+) -> Result<(u64, Option<Membership>), Unreadable> {
+    let copied = state.copy(dir);
+    // In any case: what is damaged may be what says of when the copy is.
+    match state.verify_copy(dir, told) {
+        Ok(Some(error)) => Err(Unreadable { error, is_damage: true }),
+        Ok(None) => copied,
+        Err(error) => copied.and(Err(Unreadable { error, is_damage: false })),
+    }
+}
+
+/// The files of a folder, by name, with their lengths and checksums. Error also if `told` has had
+/// enough.
+pub(crate) fn measure_all(
+    dir: &Path,
+    told: &mut Told<'_>,
+) -> Result<Vec<v1::snapshot_manifest::File>, Unreadable> {
     let listed = fs::read_dir(dir).and_then(|d| d.collect::<std::io::Result<Vec<_>>>());
     let listed = listed.map_err(|e| unreadable("list", dir, &e))?;
     let name_of = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
     let mut names: Vec<_> = listed.into_iter().map(name_of).collect();
     names.sort();
     let measured = names.into_iter().map(|name| {
-        let (len, crc32) = measure(&dir.join(&name))?;
+        let (len, crc32) = measure(&dir.join(&name), told)?;
         Ok(v1::snapshot_manifest::File { name, len, crc32 })
     });
     measured.collect()
 }
 
-pub(crate) fn measure(path: &Path) -> Result<(u64, u32), Unreadable> {
+pub(crate) fn measure(path: &Path, told: &mut Told<'_>) -> Result<(u64, u32), Unreadable> {
     let mut crc = crc32fast::Hasher::new();
     let mut len = 0;
     let mut buffer = vec![0; PIECE];
@@ -69,6 +91,7 @@ pub(crate) fn measure(path: &Path) -> Result<(u64, u32), Unreadable> {
         }
         len += n as u64;
         crc.update(&buffer[..n]);
+        told(n as u64)?;
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::files::plain;
 use super::*;
+use crate::store::unheard;
 
 #[test]
 fn names_from_a_peer_stay_inside() {
@@ -27,7 +28,8 @@ async fn a_piece_that_does_not_read_is_damage() {
     let me = Member { id: weft_proto::NodeId(1), address: "a:1".into() };
     let state = Arc::new(StateMachine::open_in_memory());
     state.set_applied(7).unwrap();
-    let snapshots = Arc::new(Snapshots::open(dir.path(), me, env, state).unwrap());
+    let (_stopper, stop) = watch::channel(false);
+    let snapshots = Arc::new(Snapshots::open(dir.path(), me, env, state, stop).unwrap());
     let manifest = snapshots.make().await.unwrap().manifest;
     let (snapshot, name) = (manifest.snapshot.clone(), manifest.files[0].name.clone());
     let path = dir.path().join(SNAPSHOTS).join(&snapshot).join(&name);
@@ -53,7 +55,8 @@ async fn what_fails_to_be_copied_or_measured_is_damage_if_it_does_not_read() {
     let me = Member { id: weft_proto::NodeId(1), address: "a:1".into() };
     let home = dir.path().join("state");
     let state = Arc::new(StateMachine::open(&home).unwrap());
-    let snapshots = Arc::new(Snapshots::open(dir.path(), me, env, state).unwrap());
+    let (_stopper, stop) = watch::channel(false);
+    let snapshots = Arc::new(Snapshots::open(dir.path(), me, env, state, stop).unwrap());
     drop(snapshots.make().await.unwrap());
     assert!(snapshots.take_unreadable().is_none());
     let files = fs::read_dir(home.join("db-0")).unwrap().map(|file| file.unwrap().path());
@@ -68,10 +71,10 @@ async fn what_fails_to_be_copied_or_measured_is_damage_if_it_does_not_read() {
     assert!(snapshots.take_unreadable().is_some());
 
     let copy = dir.path().join("copy");
-    assert!(!measure_all(&copy).unwrap_err().is_damage, "there is nothing");
+    assert!(!measure_all(&copy, &mut unheard).unwrap_err().is_damage, "there is nothing");
     fs::create_dir(&copy).unwrap();
     std::os::unix::fs::symlink(EIO, copy.join("OPTIONS-000007")).unwrap();
-    assert!(measure_all(&copy).unwrap_err().is_damage);
+    assert!(measure_all(&copy, &mut unheard).unwrap_err().is_damage);
 }
 
 /// What one reads says nothing of another; what an older version reads may be of any.
@@ -81,7 +84,8 @@ async fn it_is_known_who_reads() {
     let env = Env { threads: false, ..Env::real() };
     let me = Member { id: weft_proto::NodeId(1), address: "a:1".into() };
     let state = Arc::new(StateMachine::open_in_memory());
-    let snapshots = Arc::new(Snapshots::open(dir.path(), me, env, state).unwrap());
+    let (_stopper, stop) = watch::channel(false);
+    let snapshots = Arc::new(Snapshots::open(dir.path(), me, env, state, stop).unwrap());
     let manifest = snapshots.make().await.unwrap().manifest;
     let read = async |server| {
         let (snapshot, file) = (manifest.snapshot.clone(), manifest.files[0].name.clone());

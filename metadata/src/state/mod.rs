@@ -34,7 +34,7 @@ pub use crate::ops::SESSION_TTL_MS;
 use crate::read_locked::ReadLocked;
 use crate::schema::{self, Tag};
 use crate::soft::sessions::Client;
-use crate::store::{Changes, Memory, Read, Store, StoreError, StoreResult, Txn, Unreadable};
+use crate::store::{Changes, Memory, Read, Store, StoreError, StoreResult, Told, Txn, Unreadable};
 use crate::tables::members::Membership;
 use crate::tables::{cluster, locks};
 use crate::upgrade;
@@ -447,9 +447,9 @@ impl StateMachine {
     }
 
     /// Reads all of a copy that was made of this state. Answers what is damaged of it, and so of
-    /// the state, since they share files. Error: it cannot be read now.
-    pub fn verify_copy(&self, dir: &Path) -> Result<Option<Error>> {
-        Ok(self.store.verify_copy(dir)?.map(Error::from))
+    /// the state, since they share files. Error: it cannot be read now, or `told` has had enough.
+    pub(crate) fn verify_copy(&self, dir: &Path, told: &mut Told<'_>) -> Result<Option<Error>> {
+        Ok(self.store.verify_copy(dir, told)?.map(Error::from))
     }
 
     /// Replaces the whole state by a checkpoint of another replica. `dir`, on the same filesystem

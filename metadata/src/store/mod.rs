@@ -16,7 +16,7 @@ mod txn;
 pub(crate) use memory::Memory;
 #[cfg(test)]
 pub(crate) use read::Visit;
-pub(crate) use read::{Changes, Read, StoreError, StoreResult, Unreadable, after};
+pub(crate) use read::{Changes, Read, StoreError, StoreResult, Told, Unreadable, after, unheard};
 pub(crate) use rocks::verify;
 pub(crate) use txn::Txn;
 
@@ -85,10 +85,14 @@ impl Store {
     }
 
     /// Reads all that a copy of this store has, past what is cached of the store itself. Answers
-    /// what is damaged. Error: it cannot be read now.
-    pub(crate) fn verify_copy(&self, dir: &Path) -> StoreResult<Option<StoreError>> {
+    /// what is damaged. Error: it cannot be read now, or `told` has had enough.
+    pub(crate) fn verify_copy(
+        &self,
+        dir: &Path,
+        told: &mut Told<'_>,
+    ) -> StoreResult<Option<StoreError>> {
         match self {
-            Self::Rocks(_) => Ok(verify(dir)?.map(StoreError::damaged)),
+            Self::Rocks(_) => Ok(verify(dir, told)?.map(StoreError::damaged)),
             Self::Memory(_) => Ok(None),
         }
     }

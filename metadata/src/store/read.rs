@@ -3,7 +3,7 @@
 use crate::folder::MOVE_AWAY;
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use weft_proto::{Error, ErrorKind};
+use weft_proto::{Error, ErrorKind, Result};
 
 /// The store failed, or what it holds makes no sense. A failure is fatal to a replica, which must
 /// stop rather than diverge from the others, and so is a record that does not read; what reads and
@@ -64,6 +64,13 @@ impl From<StoreError> for Unreadable {
     }
 }
 
+/// Who was told has had enough.
+impl From<Error> for Unreadable {
+    fn from(error: Error) -> Self {
+        Self { error, is_damage: false }
+    }
+}
+
 impl From<Unreadable> for Error {
     fn from(e: Unreadable) -> Self {
         e.error
@@ -75,6 +82,14 @@ pub(crate) type Changes = BTreeMap<Vec<u8>, Option<Bytes>>;
 
 /// Called with key and value; answers whether to go on.
 pub(crate) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> StoreResult<bool> + 'a;
+
+/// Hears now and then how many bytes more were read; an error ends the reading.
+pub(crate) type Told<'a> = dyn FnMut(u64) -> Result<()> + 'a;
+
+/// For who need not be told.
+pub(crate) fn unheard(_: u64) -> Result<()> {
+    Ok(())
+}
 
 /// The first key, of any length, that is behind all keys that begin with `prefix`.
 pub(crate) fn after(prefix: &[u8]) -> Option<Vec<u8>> {

@@ -1,7 +1,7 @@
 //! RocksDB as the store. The write-ahead log stays in memory until there is a MiB of it, or a sync:
 //! the Raft log is the durable one, and what a crash takes from this store is replayed from there.
 
-use super::read::{Changes, Read, StoreError, StoreResult, Unreadable, Visit};
+use super::read::{Changes, Read, StoreError, StoreResult, Told, Unreadable, Visit};
 use bytes::Bytes;
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, Cache, DB, DBCompressionType, ErrorKind, IteratorMode,
@@ -154,13 +154,15 @@ impl Rocks {
 const SMALL_CACHE: usize = 1 << 20;
 /// Bytes read ahead then.
 const READ_AHEAD: usize = 1 << 20;
+/// Bytes between two times that it is told how many were read.
+const STEP: u64 = 1 << 20;
 
 /// Reads all of a database, and writes nothing. Answers what is damaged. Error: it cannot be read
-/// now.
-pub(crate) fn verify(dir: &Path) -> StoreResult<Option<String>> {
-    match read_all(dir) {
+/// now, or `told` has had enough.
+pub(crate) fn verify(dir: &Path, told: &mut Told<'_>) -> StoreResult<Option<String>> {
+    match read_all(dir, told) {
         Err(e) if is_damage(&e) => Ok(Some(e.to_string())),
-        read => Ok(read.map(|()| None)?),
+        read => read?.map(|()| None),
     }
 }
 
@@ -171,8 +173,9 @@ fn is_damage(e: &rocksdb::Error) -> bool {
     matches!(e.kind(), ErrorKind::Corruption) || e.as_ref().contains(failed)
 }
 
-/// Reads all of a database, so that every block is held against its checksum.
-fn read_all(dir: &Path) -> Result<(), rocksdb::Error> {
+/// Reads all of a database, so that every block is held against its checksum, or as much as `told`
+/// wants.
+fn read_all(dir: &Path, told: &mut Told<'_>) -> Result<StoreResult<()>, rocksdb::Error> {
     let db = DB::open_for_read_only(&options(SMALL_CACHE, false), dir, false)?;
     let mut options = ReadOptions::default();
     options.set_total_order_seek(true);
@@ -180,10 +183,18 @@ fn read_all(dir: &Path) -> Result<(), rocksdb::Error> {
     options.set_readahead_size(READ_AHEAD);
     let mut at = db.raw_iterator_opt(options);
     at.seek_to_first();
-    while at.valid() {
+    let mut read = 0;
+    while let Some((key, value)) = at.item() {
+        read += (key.len() + value.len()) as u64;
+        if read >= STEP
+            && let Err(e) = told(std::mem::take(&mut read))
+        {
+            return Ok(Err(StoreError(e)));
+        }
         at.next();
     }
-    at.status()
+    at.status()?;
+    Ok(told(read).map_err(StoreError))
 }
 
 /// Whether all keys of `[from, to)` begin with the same prefix, so that its bloom filter helps.

@@ -2,6 +2,7 @@
 //! disk. Time stands still: however slow the machine is, who was heard of just now was.
 
 mod appends;
+mod backups;
 mod control;
 mod known;
 mod members;
@@ -37,7 +38,7 @@ struct Rig {
     sent: Arc<Mutex<BTreeMap<u64, mpsc::Receiver<Message>>>>,
     dir: tempfile::TempDir,
     reports: mpsc::UnboundedSender<Report>,
-    _stop: watch::Sender<bool>,
+    stop: watch::Sender<bool>,
 }
 
 impl Rig {
@@ -53,7 +54,9 @@ impl Rig {
         let env = Env { clock: Arc::new(SystemClock), seed: 1, threads: false };
         let state = Arc::new(StateMachine::open(&dir.path().join("state")).unwrap());
         let me = weft_net::Identity { name: "1".into(), cluster: None };
-        let snapshots = Snapshots::open(dir.path(), members[0].clone(), env.clone(), state.clone());
+        let (stop, shutdown) = watch::channel(false);
+        let (first, stopped) = (members[0].clone(), shutdown.clone());
+        let snapshots = Snapshots::open(dir.path(), first, env.clone(), state.clone(), stopped);
         let (reports, reported) = mpsc::unbounded_channel();
         let lost_tx = reports.clone();
         let sent: Arc<Mutex<BTreeMap<u64, mpsc::Receiver<Message>>>> = Arc::default();
@@ -66,7 +69,6 @@ impl Rig {
                 link
             }),
         );
-        let (_stop, shutdown) = watch::channel(false);
         let wiring = Wiring {
             peers: Peers::new(weft_net::tcp(), me),
             links,
@@ -77,7 +79,7 @@ impl Rig {
             shutdown,
         };
         let (_, driver) = Driver::open(config, env, state, wiring).unwrap();
-        Self { driver, sent, dir, reports, _stop }
+        Self { driver, sent, dir, reports, stop }
     }
 
     /// Follows server 2, in term 5, with this many entries, all applied.
@@ -538,7 +540,7 @@ async fn a_server_whose_worker_has_ended_ends() {
             true => rig.driver.written = mpsc::unbounded_channel().1,
             false => rig.driver.applied = mpsc::unbounded_channel().1,
         }
-        let Rig { driver, dir: _dir, _stop, .. } = rig;
+        let Rig { driver, dir: _dir, stop: _stop, .. } = rig;
         let ended = timeout(Duration::from_secs(3600), driver.run()).await;
         assert_eq!(ended.expect("it ends").unwrap_err().kind, ErrorKind::Internal);
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::backup::Copy;
+use crate::store::unheard;
 use std::path::Path;
 
 /// Less than the silence after which a server counts as away.
@@ -231,9 +232,9 @@ async fn a_leader_that_cannot_copy_its_state_leaves_its_lead_to_who_has_it_whole
 async fn no_backup_is_made_of_what_does_not_read() {
     let mut rig = Rig::leading_past(3).await;
     let node = rig.driver.node.clone();
-    drop(Copy::make(&node).unwrap());
+    drop(Copy::make(&node, &mut unheard).unwrap());
     rig.damage_state();
-    let error = Copy::make(&node).err().expect("it does not read");
+    let error = Copy::make(&node, &mut unheard).err().expect("it does not read");
     assert!(error.message.contains("damaged"), "{error}");
     assert_eq!(files_in(&rig.dir.path().join("snapshots")), 0, "nothing is left of it");
     assert!(node.damaged().is_some_and(|what| what.contains("damaged")));
