@@ -1,5 +1,6 @@
 //! What every long-running role needs: a runtime, a signal that ends it, enough descriptors.
 
+use crate::output;
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::os::linux::net::SocketAddrExt;
@@ -10,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// How often a daemon looks whether its own port answers.
 const READY_INTERVAL: Duration = Duration::from_millis(50);
@@ -37,6 +38,22 @@ pub fn runtime(workers: usize) -> Result<Runtime> {
 /// without waking a thread, which costs more than serving them.
 pub fn single() -> Result<Runtime> {
     Builder::new_current_thread().enable_all().build().context("cannot start the event loop")
+}
+
+/// Ends what runs there, and waits for what blocks, but not for ever: the process ends then, at once
+/// and with this result, since threads of RocksDB are not fit for the end of one around them.
+pub fn end(runtime: Runtime, limit: Duration, result: Result<()>) -> Result<()> {
+    let begin = Instant::now();
+    runtime.shutdown_timeout(limit);
+    if begin.elapsed() < limit {
+        return result;
+    }
+    tracing::warn!("some work has not ended within {limit:?}, and is left");
+    if let Err(error) = &result {
+        output::complain(&format!("weft: {}", output::describe(error)));
+    }
+    // SAFETY: it ends the process, and nothing of it runs any more.
+    unsafe { libc::_exit(i32::from(result.is_err())) }
 }
 
 /// Turns true at the first SIGTERM or SIGINT. Must be called inside a runtime.

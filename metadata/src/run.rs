@@ -22,9 +22,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
+use tokio::time::timeout;
 use weft_net::{Listener, Peers, Transport, Way};
 use weft_proto::planted::{self, Bug};
-use weft_proto::{Error, ErrorKind, Result, Uuid};
+use weft_proto::{Error, ErrorKind, NodeId, Result, Uuid};
 
 /// Batches of Raft messages that wait for the event loop.
 const INBOX: usize = 64;
@@ -37,8 +38,9 @@ pub fn bootstrap(config: &Config) -> Result<()> {
     Identity::bootstrap(&config.data_dir, config.id, config.peers.iter().map(|p| p.id).collect())
 }
 
-/// Runs a metadata server in the real world, until `shutdown` becomes true. An error means that it
-/// could not start, or could not go on: its disk failed, or its data is another's.
+/// Runs a metadata server in the real world, until `shutdown` becomes true; if it leads, another
+/// does before it ends, if one can. An error means that it could not start, or could not go on: its
+/// disk failed, or its data is another's.
 pub async fn run(
     config: Config,
     transport: Arc<dyn Transport>,
@@ -97,6 +99,8 @@ struct Server {
     raft: JoinSet<Result<()>>,
     /// The others, which need not.
     tasks: JoinSet<(&'static str, Result<()>)>,
+    /// Tells all of them, and long work, to end.
+    stop: watch::Sender<bool>,
     shutdown: watch::Receiver<bool>,
 }
 
@@ -117,8 +121,9 @@ impl Server {
         let (reports_tx, reports) = mpsc::unbounded_channel();
         let address = config.peers.iter().find(|p| p.id == config.id).map(|p| p.address.clone());
         let member = Member { id: config.id, address: address.unwrap_or_default() };
+        let (stop, stopped) = watch::channel(false);
         let (own, dir) = (member.clone(), &config.data_dir);
-        let snapshots = Snapshots::open(dir, own, env.clone(), state.clone(), shutdown.clone());
+        let snapshots = Snapshots::open(dir, own, env.clone(), state.clone(), stopped.clone());
         let snapshots = Arc::new(snapshots?);
         let from = Speaker { member, least_silence: config.least_silence() };
         let links =
@@ -131,7 +136,7 @@ impl Server {
             reports,
             snapshots: snapshots.clone(),
             admitted: identity.admitted(),
-            shutdown: shutdown.clone(),
+            shutdown: stopped.clone(),
         };
         let max_connections = config.max_connections as usize;
         let (node, driver) = Driver::open(config, env, state, wiring)?;
@@ -144,24 +149,23 @@ impl Server {
             targets.clone(),
             snapshots,
             inbox_tx,
-            shutdown.clone(),
+            stopped.clone(),
         ));
         let grpc = ControlService::new(node.clone(), targets.clone());
 
         let (mut raft, mut tasks) = (JoinSet::new(), JoinSet::new());
         raft.spawn(driver.run());
-        let stop = shutdown.clone();
+        let told = stopped.clone();
         tasks.spawn(async move {
-            weft_net::serve(listener, service, options, stop).await;
+            weft_net::serve(listener, service, options, told).await;
             ("listener", Ok(()))
         });
-        let (stop, pages) = (shutdown.clone(), Arc::new(grpc.clone()));
+        let (told, pages) = (stopped.clone(), Arc::new(grpc.clone()));
         tasks.spawn(async move {
-            weft_control::serve_pages(pages, http1, stop).await;
+            weft_control::serve_pages(pages, http1, told).await;
             ("pages", Ok(()))
         });
-        let stop = shutdown.clone();
-        tasks.spawn(async move { ("control", control::serve(grpc, http2, stop).await) });
+        tasks.spawn(async move { ("control", control::serve(grpc, http2, stopped).await) });
         let watched = room::watch(node.clone());
         tasks.spawn(async move {
             watched.await;
@@ -172,7 +176,7 @@ impl Server {
             duties.await;
             ("leader", Ok(()))
         });
-        Ok(Self { node, identity, peers, cluster, raft, tasks, shutdown })
+        Ok(Self { node, identity, peers, cluster, raft, tasks, stop, shutdown })
     }
 
     async fn run(mut self) -> Result<()> {
@@ -202,19 +206,12 @@ impl Server {
                 }
                 Some(ended) = self.raft.join_next() => {
                     outcome("raft", ended)?;
-                    if !self.is_told_to_stop() {
-                        return Err(ended_early("raft"));
-                    }
-                    // It was told to stop a moment before this task is.
-                    break;
+                    return Err(ended_early("raft"));
                 }
                 Some(ended) = self.tasks.join_next() => {
                     let (name, ended) = outcome("a task", ended.map(Ok))?;
                     outcome(name, Ok(ended))?;
-                    if !self.is_told_to_stop() {
-                        return Err(ended_early(name));
-                    }
-                    tracing::debug!("{name} ended");
+                    return Err(ended_early(name));
                 }
             }
         }
@@ -239,15 +236,28 @@ impl Server {
         Ok(())
     }
 
-    /// Or nobody is left who could tell it.
-    fn is_told_to_stop(&self) -> bool {
-        *self.shutdown.borrow() || self.shutdown.has_changed().is_err()
-    }
-
     async fn stop(mut self) -> Result<()> {
+        leave_lead(&self.node).await;
+        self.stop.send_replace(true);
         let raft = self.raft.join_next().await;
         self.tasks.shutdown().await;
         raft.map_or(Ok(()), |ended| outcome("raft", ended))
+    }
+}
+
+/// Has another server lead, if this one does, so that nobody waits until it is known to be gone.
+async fn leave_lead(node: &Node) {
+    let mut views = node.watch_view();
+    let others = |id: NodeId| id != node.config.id;
+    let left = async {
+        match node.abdicate(None).await {
+            // It needs the vote of this server, perhaps.
+            Ok(_) => drop(views.wait_for(|view| view.leader.is_some_and(others)).await),
+            Err(e) => tracing::debug!("no lead is handed over: {e}"),
+        }
+    };
+    if timeout(2 * node.config.election_timeout(), left).await.is_err() {
+        tracing::warn!("this server ends before another leads");
     }
 }
 

@@ -5,8 +5,12 @@ use crate::network::DaemonTransportArgs;
 use crate::{daemon, network};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
+use std::time::Duration;
 use weft_metadata::{Config, Member};
 use weft_proto::{NodeId, Role};
+
+/// Longest wait at the end for what blocks.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -98,12 +102,13 @@ pub fn run(args: Args) -> Result<()> {
         &config.id.to_string(),
     )?;
     let _sending = args.collector.start("weft-metadata", &id.to_string(), 0.0)?;
-    let runtime = if workers == 1 { daemon::single() } else { daemon::runtime(workers) };
-    runtime?
-        .block_on(async {
-            let shutdown = daemon::shutdown_on_signal()?;
-            daemon::attend(&listen);
-            anyhow::Ok(weft_metadata::run(config, transport, shutdown).await?)
-        })
-        .with_context(|| format!("metadata server {id} at {listen}"))
+    let runtime = if workers == 1 { daemon::single() } else { daemon::runtime(workers) }?;
+    let served = runtime.block_on(async {
+        let shutdown = daemon::shutdown_on_signal()?;
+        daemon::attend(&listen);
+        anyhow::Ok(weft_metadata::run(config, transport, shutdown).await?)
+    });
+    let served = served.with_context(|| format!("metadata server {id} at {listen}"));
+    // What was acknowledged is in the log: who still reads does so for nobody.
+    daemon::end(runtime, STOP_TIMEOUT, served)
 }
