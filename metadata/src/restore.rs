@@ -17,7 +17,7 @@ use crate::snapshot::{io, remove};
 use crate::state::{Founding, Skip, StateMachine, check_number};
 use crate::store::unheard;
 use raft::eraftpb::HardState;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::path::Path;
 use std::time::Duration;
 use weft_proto::{Error, ErrorKind, Result, Uuid, v1};
@@ -25,6 +25,9 @@ use weft_proto::{Error, ErrorKind, Result, Uuid, v1};
 /// How far the clock may be behind that of the backup's leader: by it nothing is deleted for a
 /// while, and it may just be set wrong on a new machine.
 const MAX_BEHIND_S: i64 = 300;
+
+/// Folder of the files of the backup, until they are the state.
+const BESIDE: &str = "restoring";
 
 /// A folder that was made.
 #[derive(Debug)]
@@ -40,8 +43,8 @@ pub struct Restored {
 /// For `hold` from `now_ns` on nothing is deleted from targets. `bits` are random. With `damaged`
 /// not all that is in the backup has to read, if its files are as they were made. Errors: `Exists`
 /// if the folder is not empty, or the number is one that the old group has had; `Invalid` if the
-/// backup is of the future; `Corrupt` if it is not whole, and then nothing was touched;
-/// `NotSupported`; `Io`.
+/// backup is of the future; `Corrupt` if it is not whole, and then nothing was touched; `Busy`;
+/// `NotSupported`; `Io`. On an error the folder is as empty as it was.
 pub fn restore(
     config: &Config,
     from: &Path,
@@ -61,8 +64,8 @@ pub fn restore(
         true => manifest.verify_files(from, &mut unheard)?,
         false => manifest.verify(from, &mut unheard)?,
     }
-    let cluster = manifest.cluster_id()?;
     let dir = &config.data_dir;
+    let _alone = lock(dir)?;
     let peers = config.peers.iter().map(|p| p.id).collect();
     let mut identity = Identity::claim(dir, config.id, peers)?;
     if identity.standing() != Standing::Empty {
@@ -71,38 +74,64 @@ pub fn restore(
     }
     // Whoever does this is root, and the server is not.
     let _owner = Owner(dir.clone());
-    let (log, state) = (dir.join(LOG), dir.join(STATE));
+    let parts = [LOG, STATE, BESIDE].map(|part| dir.join(part));
+    let clear = || parts.iter().try_for_each(|part| remove(part));
     // What an attempt has left that was cut off.
-    remove(&log)?;
-    remove(&state)?;
-    // Beside the state, which takes it in as a whole.
-    let beside = dir.join("restoring");
-    remove(&beside)?;
-    fs::create_dir(&beside).map_err(|e| io("create", &beside, &e))?;
-    copy_files(&manifest, from, &beside)?;
-    let machine = StateMachine::open(&state)?;
-    machine.replace(&beside)?;
+    clear()?;
+    let cluster = manifest.cluster_id()?;
+    let hold = i64::try_from(hold.as_nanos()).unwrap_or(i64::MAX);
+    let hold = if hold == 0 { 0 } else { now_ns.saturating_add(hold) };
     let address = config.peers.iter().find(|p| p.id == config.id).map(|p| p.address.clone());
     let address = address.unwrap_or_default();
     let server = v1::NodeInfo { id: config.id.0, address, ..Default::default() };
-    let hold = i64::try_from(hold.as_nanos()).unwrap_or(i64::MAX);
-    let until = if hold == 0 { 0 } else { now_ns.saturating_add(hold) };
+    let founding = Founding { server, cluster, now: now_ns, hold, skip: Skip::new(now_ns, bits) };
+    let made = make(dir, &manifest, from, &founding);
+    let sessions = made.inspect_err(|_| {
+        // It is of no use, and takes room.
+        if let Err(e) = clear() {
+            tracing::warn!("{e}");
+        }
+    })?;
+    identity.set_cluster(cluster)?;
+    identity.stand(Standing::Member, Position::default())?;
+    Ok(Restored { cluster, taken: manifest.taken, sessions })
+}
+
+/// Nobody else restores to a folder meanwhile, who would take for left behind what is made there.
+fn lock(dir: &Path) -> Result<File> {
+    fs::create_dir_all(dir).map_err(|e| io("create", dir, &e))?;
+    let folder = File::open(dir).map_err(|e| io("open", dir, &e))?;
+    match folder.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            let what = format!("another command restores to {}", dir.display());
+            Err(Error::new(ErrorKind::Busy, what))
+        }
+        // Not every filesystem has locks.
+        _ => Ok(folder),
+    }
+}
+
+/// Makes log and state, durably. Answers how many sessions were ended.
+fn make(dir: &Path, manifest: &Manifest, from: &Path, founding: &Founding) -> Result<usize> {
+    // Beside the state, which takes it in as a whole.
+    let beside = dir.join(BESIDE);
+    fs::create_dir(&beside).map_err(|e| io("create", &beside, &e))?;
+    copy_files(manifest, from, &beside)?;
+    let machine = StateMachine::open(&dir.join(STATE))?;
+    machine.replace(&beside)?;
     if machine.applied() != manifest.index {
         let what = "the backup is not of the entry that its manifest says";
         return Err(Error::new(ErrorKind::Corrupt, what));
     }
-    let skip = Skip::new(now_ns, bits);
-    let founding = Founding { server, cluster, now: now_ns, hold: until, skip };
-    let (index, sessions) = machine.found_anew(&founding)?;
+    let (index, sessions) = machine.found_anew(founding)?;
     drop(machine);
-    let at = Position { index, term: manifest.term.saturating_add(skip.terms) };
+    let at = Position { index, term: manifest.term.saturating_add(founding.skip.terms) };
     let promised = HardState { term: at.term, commit: index, ..Default::default() };
-    LogStorage::make(&log, vec![config.id.0], &promised)?;
+    let log = dir.join(LOG);
+    LogStorage::make(&log, vec![founding.server.id], &promised)?;
     LogDb::open(&log)?.reset(at)?;
     File::open(dir).and_then(|d| d.sync_all()).map_err(|e| io("sync", dir, &e))?;
-    identity.set_cluster(cluster)?;
-    identity.stand(Standing::Member, Position::default())?;
-    Ok(Restored { cluster, taken: manifest.taken, sessions })
+    Ok(sessions)
 }
 
 #[cfg(test)]
@@ -123,5 +152,29 @@ mod tests {
         let error = restored.unwrap_err();
         assert!(error.kind == ErrorKind::Corrupt && error.message.contains("read"), "{error}");
         assert!(!data.exists());
+    }
+
+    /// A full disk, say. The next attempt finds the folder as it was.
+    #[test]
+    fn an_attempt_that_fails_leaves_nothing_and_one_works_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, data) = (dir.path().join("backup"), dir.path().join("data"));
+        let good = backup::tests::make(&from, false);
+        let me = Member { id: NodeId(2), address: "127.0.0.1:7100".into() };
+        let config = Config::new(me.id, me.address.clone(), vec![me], data.clone());
+        let restore = || restore(&config, &from, Duration::ZERO, 1_000_000_000, 7, true);
+        // What is in it is of another entry, which is seen late where all of it need not read.
+        let mut other = good.clone();
+        other.index = 8;
+        std::fs::write(from.join(backup::MANIFEST), other.to_text().unwrap()).unwrap();
+        assert_eq!(restore().unwrap_err().kind, ErrorKind::Corrupt);
+        assert!([LOG, STATE, BESIDE].iter().all(|part| !data.join(part).exists()));
+        std::fs::write(from.join(backup::MANIFEST), good.to_text().unwrap()).unwrap();
+        let other = lock(&data).unwrap();
+        assert_eq!(restore().unwrap_err().kind, ErrorKind::Busy);
+        drop(other);
+        assert_eq!(restore().unwrap().cluster, Uuid([7; 16]));
+        assert_eq!(restore().unwrap_err().kind, ErrorKind::Exists);
+        assert!(data.join(STATE).exists());
     }
 }

@@ -3,11 +3,19 @@
 use super::*;
 use crate::state::StateMachine;
 
-/// Makes a backup in a folder. One that is damaged has checksums of what is damaged.
+/// Makes a backup of a cluster in a folder. One that is damaged has checksums of what is damaged.
 pub(crate) fn make(dir: &Path, damaged: bool) -> Manifest {
     let state = dir.with_extension("state");
     let machine = StateMachine::open(&state).unwrap();
-    machine.set_applied(9).unwrap();
+    machine.set_applied(8).unwrap();
+    let cluster = v1::log_entry::Body::InitCluster(v1::InitClusterEntry {
+        cluster: vec![7; 16].into(),
+        profile: Some(v1::ProfileInfo { k: 2, m: 1 }),
+        members: vec![v1::NodeInfo { id: 1, ..Default::default() }],
+        shard: 0,
+    });
+    let entry = v1::LogEntry { time_ns: 1, body: Some(cluster), ..Default::default() };
+    machine.apply(&[(9, entry)]).unwrap();
     machine.checkpoint(dir).unwrap();
     let files = std::fs::read_dir(dir).unwrap().map(|file| file.unwrap().path());
     let tables: Vec<_> =
@@ -33,6 +41,15 @@ fn a_backup_is_whole_if_all_that_is_in_it_reads() {
     let before = files(&whole);
     manifest.verify(&whole, &mut unheard).unwrap();
     assert_eq!(files(&whole), before, "nothing was written");
+    // Of nothing else it is.
+    let another = Uuid([8; 16]).to_string();
+    for other in [
+        Manifest { index: 8, ..manifest.clone() },
+        Manifest { cluster: another, ..manifest.clone() },
+    ] {
+        let error = other.verify(&whole, &mut unheard).unwrap_err();
+        assert!(error.kind == ErrorKind::Corrupt && error.message.contains(MANIFEST), "{error}");
+    }
     let manifest = make(&damaged, true);
     manifest.verify_files(&damaged, &mut unheard).unwrap();
     let error = manifest.verify(&damaged, &mut unheard).unwrap_err();

@@ -1,7 +1,8 @@
 //! Whether a backup is whole: each file is as its manifest says, and all that is in them reads.
 
-use super::Manifest;
+use super::{MANIFEST, Manifest};
 use crate::snapshot;
+use crate::state::StateMachine;
 use crate::store::{self, Told};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use std::fs::File;
@@ -15,12 +16,22 @@ impl Manifest {
     pub fn verify(&self, dir: &Path, told: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
         self.verify_files(dir, told)?;
         let (kind, what) = match store::verify(dir, told).map_err(Error::from) {
-            Ok(None) => return Ok(()),
+            Ok(None) => return self.verify_whose(dir),
             Ok(Some(what)) => (ErrorKind::Corrupt, what),
             Err(error) => (error.kind, error.message),
         };
         let what = format!("what is in the backup in {} does not read: {what}", dir.display());
         Err(Error::new(kind, what))
+    }
+
+    /// Looks whether what is in a folder is what the manifest says that it is of.
+    fn verify_whose(&self, dir: &Path) -> Result<()> {
+        if StateMachine::look_at(dir)? == (self.index, self.cluster_id()?) {
+            return Ok(());
+        }
+        let at = dir.display();
+        let what = format!("what is in the backup in {at} is not what its {MANIFEST} says");
+        Err(Error::new(ErrorKind::Corrupt, what))
     }
 
     /// Looks whether the files in a folder are those of the manifest. Error: `Corrupt` with the

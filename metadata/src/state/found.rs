@@ -2,7 +2,8 @@
 
 use super::StateMachine;
 use crate::schema::Cluster;
-use crate::store::{Changes, StoreError, Txn};
+use crate::store::{Changes, Read, Rocks, StoreError, Txn};
+use std::path::Path;
 use weft_proto::{Error, ErrorKind, Result, Uuid, v1};
 
 /// Sessions that are ended with one batch.
@@ -55,6 +56,16 @@ pub(crate) struct Founding {
 }
 
 impl StateMachine {
+    /// Looks at a copy of a state, and changes nothing of it: as of which entry it is, and of which
+    /// cluster; nil: none was made. Errors: `NotSupported`, another version wrote it; `Io`.
+    pub(crate) fn look_at(copy: &Path) -> Result<(u64, Uuid)> {
+        let copy = Rocks::open_copy(copy.to_owned())?;
+        let copy: &dyn Read = &copy;
+        let (applied, cluster) = (super::accept(copy)?, copy.cluster()?);
+        let id = cluster.and_then(|cluster| Uuid::from_slice(&cluster.id));
+        Ok((applied, id.unwrap_or(Uuid::NIL)))
+    }
+
     /// Has one server alone be the group, ends all sessions, skips numbers, and notes until when
     /// nothing may be deleted from targets. Not while a node runs on it. Answers the index of the
     /// last entry that counts as applied, and how many sessions were ended. Errors: `Exists` if the

@@ -17,7 +17,7 @@ pub(crate) use memory::Memory;
 #[cfg(test)]
 pub(crate) use read::Visit;
 pub(crate) use read::{Changes, Read, StoreError, StoreResult, Told, Unreadable, after, unheard};
-pub(crate) use rocks::verify;
+pub(crate) use rocks::{Rocks, verify};
 pub(crate) use txn::Txn;
 
 use bytes::Bytes;

@@ -85,6 +85,13 @@ impl Rocks {
         Ok(Self { db, dir: Dir { path, obsolete: AtomicBool::new(false) } })
     }
 
+    /// A copy, of which a little is looked at and nothing changed.
+    pub(crate) fn open_copy(path: PathBuf) -> StoreResult<Self> {
+        let db = DB::open_for_read_only(&options(SMALL_CACHE, false), &path, false)
+            .map_err(|e| StoreError::io(format!("cannot open {}: {e}", path.display())))?;
+        Ok(Self { db, dir: Dir { path, obsolete: AtomicBool::new(false) } })
+    }
+
     /// Removes what there is of a database, unless it is open.
     pub(super) fn destroy(path: &Path) -> StoreResult<()> {
         Ok(DB::destroy(&Options::default(), path)?)
