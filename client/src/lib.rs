@@ -44,7 +44,7 @@ pub use options::{KeepSession, Options};
 pub use paths::{Append, AppendTo, Appends, Caller, OpenFile, ReadItem, Room};
 pub use types::{
     Allocate, Attr, Counters, Creator, DirEntry, DirPage, FileKind, HandleId, Lock, LockKind,
-    OpenFlags, Opened, ReadData, Seek, SetAttr, SetTime, StatFs, Via, Warmed, Writing,
+    OpenFlags, Opened, Placed, ReadData, Seek, SetAttr, SetTime, StatFs, Via, Warmed, Writing,
 };
 /// Where a mount keeps what was read.
 pub use weft_hot::HotOptions;

@@ -511,7 +511,8 @@ int weft_gpu_unregister(struct weft_gpu_memory *memory);
 
 /**
  * How bytes come to registered memory: "pinned host memory", which the GPU's driver reads by
- * itself, or "pageable host memory", which it copies once more. The string stays.
+ * itself, or "pageable host memory", which it copies once more; "direct", where network cards have
+ * written it, as WEFT_GPU_DIRECT=1 asks for. The string stays.
  */
 const char *weft_gpu_way(const struct weft_gpu_memory *memory);
 

@@ -62,7 +62,8 @@ pub unsafe extern "C" fn weft_gpu_register(
         let memory = unsafe { out(memory)? };
         // SAFETY: the caller keeps it, as the header says.
         let new = unsafe { Memory::new(address.expose_provenance() as u64, len) };
-        let new = new.map_err(Failure::from)?;
+        let mut new = new.map_err(Failure::from)?;
+        new.make_direct_if_asked();
         let new = weft_gpu_memory { memory: new, process: std::process::id() };
         *memory = Box::into_raw(Box::new(new));
         Ok(())
@@ -83,7 +84,8 @@ pub unsafe extern "C" fn weft_gpu_unregister(memory: *mut weft_gpu_memory) -> c_
 }
 
 /// How bytes come to registered memory: "pinned host memory", which the GPU's driver reads by
-/// itself, or "pageable host memory", which it copies once more. The string stays.
+/// itself, or "pageable host memory", which it copies once more; "direct", where network cards have
+/// written it, as WEFT_GPU_DIRECT=1 asks for. The string stays.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weft_gpu_way(memory: *const weft_gpu_memory) -> *const c_char {
     const UNKNOWN: &CStr = c"";
@@ -91,6 +93,7 @@ pub unsafe extern "C" fn weft_gpu_way(memory: *const weft_gpu_memory) -> *const 
     call_unit("weft_gpu_way", || {
         // SAFETY: the caller's pointer, see `crate`.
         way = match unsafe { weft_gpu_memory::of(memory)? }.memory.way() {
+            Way::Direct => c"direct",
             Way::Pinned => c"pinned host memory",
             Way::Pageable => c"pageable host memory",
         };

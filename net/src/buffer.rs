@@ -6,28 +6,115 @@
 //! transport that needs registered memory finds by the address whether it is in a region, else
 //! copies it there.
 //!
+//! A buffer may have a place in the memory of a device ([`crate::DeviceMemory`]), which the other
+//! side writes to instead, where the network can do that: its bytes are brought back then
+//! ([`brought_back`]) before anybody looks at them.
+//!
 //! Invariants: of the bytes of one block each belongs to one buffer; the block goes back to its
 //! pool with the last buffer that has a part of it.
 
 use crate::aligned::AlignedBuf;
+use crate::rdma::Domain;
 use bytes::Bytes;
+use std::any::Any;
 use std::borrow::Borrow;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use weft_proto::Result;
 
 /// Memory with one owner, which can be cut in parts and joined again without a copy.
 pub struct Buffer {
-    block: Arc<AlignedBuf>,
+    block: Arc<Block>,
     start: usize,
     len: usize,
+    bytes: AtomicU8,
 }
+
+struct Block {
+    memory: AlignedBuf,
+    /// Where its bytes may go instead, as many as it has.
+    landing: Option<Arc<dyn Place>>,
+}
+
+/// What brings bytes back from a device, each from its offset there into its buffer.
+pub type Bringing<'a> = Pin<Box<dyn Future<Output = Result<Vec<Buffer>>> + Send + 'a>>;
+
+/// Memory of a device that the bytes of a block may go to instead.
+pub(crate) trait Place: Send + Sync {
+    /// As many as the block has.
+    fn len(&self) -> usize;
+
+    /// What begins at `at`, told to the other side of a connection over this card: the address and
+    /// the key, and what is to be kept while it may write there. `None`: the card does not know it,
+    /// or nobody is told of it any more.
+    fn show(
+        self: Arc<Self>,
+        domain: &Arc<Domain>,
+        at: usize,
+    ) -> Option<(u64, u32, Box<dyn Any + Send>)>;
+
+    /// So many bytes that landed here are right.
+    fn note_landed(&self, len: usize);
+
+    /// Whether all of it landed.
+    fn is_full(&self) -> bool;
+
+    /// Brings what landed back into these buffers, each of which begins at its offset.
+    fn bring(&self, pieces: Vec<(usize, Buffer)>) -> Bringing<'_>;
+}
+
+/// Where the bytes of a buffer are: here, or the other side may write them to its place in a
+/// device, or they are there, or there and here.
+const HERE: u8 = 0;
+const TOLD: u8 = 1;
+const AWAY: u8 = 2;
+const BOTH: u8 = 3;
 
 impl Buffer {
     /// A buffer of `len` bytes, whose start is aligned to 4096. They are whatever was there: fill
     /// them before showing them to anyone.
     pub fn take(len: usize) -> Self {
-        Self { block: Arc::new(AlignedBuf::take(len)), start: 0, len }
+        Self::of(len, None)
+    }
+
+    /// A buffer for what goes there.
+    pub(crate) fn landing_at(landing: Arc<dyn Place>) -> Self {
+        Self::of(landing.len(), Some(landing))
+    }
+
+    fn of(len: usize, landing: Option<Arc<dyn Place>>) -> Self {
+        let block = Arc::new(Block { memory: AlignedBuf::take(len), landing });
+        Self { block, start: 0, len, bytes: AtomicU8::new(HERE) }
+    }
+
+    /// Its place in a device, told to the other side of a connection over this card, which may
+    /// write there. `None`: it has none, or the card does not know it.
+    pub(crate) fn show(&self, domain: &Arc<Domain>) -> Option<(u64, u32, Box<dyn Any + Send>)> {
+        let shown = self.block.landing.clone()?.show(domain, self.start)?;
+        self.bytes.store(TOLD, Ordering::Relaxed);
+        Some(shown)
+    }
+
+    /// The other side has written it where it was told.
+    pub(crate) fn was_written(&mut self) {
+        let bytes = self.bytes.get_mut();
+        *bytes = if *bytes == TOLD { AWAY } else { HERE };
+    }
+
+    /// What landed in a device, and was brought back, is what it should be.
+    pub fn note_right(&self) {
+        if let (Some(landing), BOTH) = (&self.block.landing, self.bytes.load(Ordering::Relaxed)) {
+            landing.note_landed(self.len);
+        }
+    }
+
+    /// Whether all of it lies in its place in a device, and was found to be right.
+    pub fn is_in_place(&self) -> bool {
+        let landing = self.block.landing.as_ref();
+        landing.is_some_and(|landing| landing.len() == self.len && landing.is_full())
     }
 
     /// Bytes that it has, told without a look at them.
@@ -43,13 +130,14 @@ impl Buffer {
     /// Where its bytes lie, for a transport that has the other side write to them.
     pub fn memory(&self) -> *mut u8 {
         // SAFETY: the start lies within the block.
-        unsafe { self.block.memory().add(self.start) }
+        unsafe { self.block.memory.memory().add(self.start) }
     }
 
     /// Cuts off the first `at` bytes and answers them. Panics if there are fewer.
     pub fn split_to(&mut self, at: usize) -> Self {
         assert!(at <= self.len, "{at} bytes of a buffer of {}", self.len);
-        let first = Self { block: self.block.clone(), start: self.start, len: at };
+        let (block, bytes) = (self.block.clone(), AtomicU8::new(HERE));
+        let first = Self { block, start: self.start, len: at, bytes };
         self.start += at;
         self.len -= at;
         first
@@ -83,6 +171,30 @@ impl Buffer {
         }
         whole
     }
+}
+
+/// Brings what landed in a device back into these buffers. Errors: those of the device.
+pub async fn brought_back(mut pieces: Vec<Buffer>) -> Result<Vec<Buffer>> {
+    let is_away = |piece: &Buffer| piece.bytes.load(Ordering::Relaxed) == AWAY;
+    while let Some(first) = pieces.iter().position(is_away) {
+        let Some(landing) = pieces[first].block.landing.clone() else { break };
+        let is_its = |piece: &Buffer| {
+            piece.block.landing.as_ref().is_some_and(|other| Arc::ptr_eq(other, &landing))
+        };
+        let (mut places, mut away) = (Vec::new(), Vec::new());
+        for (at, piece) in pieces.iter_mut().enumerate() {
+            if is_away(piece) && is_its(piece) {
+                places.push(at);
+                let start = piece.start;
+                away.push((start, std::mem::replace(piece, Buffer::take(0))));
+            }
+        }
+        for (at, mut piece) in places.into_iter().zip(landing.bring(away).await?) {
+            *piece.bytes.get_mut() = BOTH;
+            pieces[at] = piece;
+        }
+    }
+    Ok(pieces)
 }
 
 impl Deref for Buffer {

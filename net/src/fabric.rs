@@ -9,13 +9,15 @@
 //! over, which is what severing it relies on.
 
 mod card;
+mod memory;
 
 use crate::address::Address;
 use crate::rdma::{Domain, Side, connected};
 use crate::stream::BoxStream;
 use crate::sync::Mutex;
 use crate::transport::{Link, Listener, Opening, Speaks, Transport};
-use card::{End, Memory};
+use card::End;
+use memory::{Devices, Memory};
 use std::collections::HashMap;
 use std::future::pending;
 use std::io;
@@ -36,6 +38,7 @@ pub struct Fabric {
     busy_poll: Duration,
     /// How often a card was asked to tell of completions.
     armed: Arc<AtomicU64>,
+    devices: Devices,
 }
 
 #[derive(Default)]
@@ -61,6 +64,22 @@ impl Fabric {
     /// One whose connections look for completions so long before they wait to be woken.
     pub fn with_busy_poll(busy_poll: Duration) -> Arc<Self> {
         Arc::new(Self { busy_poll, ..Self::default() })
+    }
+
+    /// One whose cards reach no memory of devices.
+    pub fn without_devices() -> Arc<Self> {
+        let devices = Devices { refused: true, ..Devices::default() };
+        Arc::new(Self { devices, ..Self::default() })
+    }
+
+    /// How many runs of devices' memory its cards know.
+    pub fn devices(&self) -> u64 {
+        self.devices.known.load(Ordering::SeqCst)
+    }
+
+    /// How often cards came for memory that was not, or no longer, known to the card it is of.
+    pub fn strays(&self) -> u64 {
+        self.devices.strays.load(Ordering::SeqCst)
     }
 
     /// How often a connection waited to be woken.
@@ -98,7 +117,7 @@ impl Host {
 #[async_trait::async_trait]
 impl Transport for Host {
     async fn connect(&self, address: &Address) -> io::Result<Link> {
-        let memory = [Memory::default(), Memory::default()];
+        let memory = [0, 1].map(|_| Memory::new(&self.fabric.devices));
         let [caller, server] = End::pair(&memory, &self.fabric.armed);
         let [ours, theirs] = memory;
         let link = |end: End, memory: Memory, side: Side| -> io::Result<Link> {

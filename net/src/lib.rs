@@ -14,7 +14,8 @@
 //!   decides which operations are served (`weft_proto::op`).
 //! - [`trace`]: what one operation did, in which processes.
 //! - [`Tenants`] and [`Gate`]: what a server does is shared fairly among who asks for it.
-//! - [`Buffer`] and [`AlignedBuf`]: memory for payloads, which a transport can register.
+//! - [`Buffer`] and [`AlignedBuf`]: memory for payloads, which a transport can register;
+//!   [`DeviceMemory`]: that of a GPU, which cards write into by themselves.
 //!
 //! Invariants: nothing here knows what a request means, but for `HELLO` and `PING`; bytes from the
 //! network are bounded and checked before they cost memory; all time is tokio's, so that a
@@ -26,6 +27,8 @@ mod aligned;
 mod buffer;
 pub mod buggify;
 mod client;
+mod device;
+mod dma_buf;
 mod environment;
 #[cfg(feature = "sim")]
 mod fabric;
@@ -48,8 +51,10 @@ mod way;
 
 pub use address::Address;
 pub use aligned::{AlignedBuf, Region, after_fork, before_fork, regions};
-pub use buffer::Buffer;
+pub use buffer::{Bringing, Buffer, brought_back};
 pub use client::{Answer, Body, Peer, Peers};
+pub use device::{Device, DeviceMemory, Placing};
+pub use dma_buf::DmaBuf;
 pub use environment::from_env;
 #[cfg(feature = "sim")]
 pub use fabric::Fabric;

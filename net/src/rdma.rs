@@ -6,7 +6,7 @@
 //!   reached, the stream's network carries the frames as it would without RDMA.
 //! - `connection`, `link`, `pump`: one connection over any card (`nic`): `frames`, `post` and
 //!   `arrive` are what leaves, what the card is asked for, and what comes; `wire`: the messages;
-//!   `memory`: what a card knows of this process's memory.
+//!   `memory`: what a card knows of this process's memory, and of that of devices.
 //! - `card`, `verbs`: real cards. libibverbs and librdmacm are loaded when the process starts, if
 //!   they are there; nothing links to them.
 //!
@@ -41,14 +41,16 @@ mod script;
 
 #[cfg(feature = "sim")]
 pub(crate) use in_memory::*;
+pub(crate) use memory::Domain;
+pub(crate) use nic::Keys;
 pub(crate) use offer::{MAGIC, refuse};
 
 /// What a card in memory needs to know.
 #[cfg(feature = "sim")]
 mod in_memory {
     pub(crate) use super::connection::{RECEIVES, SENDS, Side};
-    pub(crate) use super::memory::Domain;
-    pub(crate) use super::nic::{Completion, Done, Keys, Local, Nic, QueuePair};
+    use super::memory::Domain;
+    pub(crate) use super::nic::{Completion, Done, Local, Nic, QueuePair};
     pub(crate) use super::pump::Watch;
     pub(crate) use super::wire::Piece;
     use crate::transport::Link;

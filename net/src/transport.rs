@@ -164,6 +164,11 @@ pub trait Receiver: Send + 'static {
     /// until it is ready.
     fn poll_payload(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<Result<(), Broken>>;
 
+    /// Whether the payload was written by the other side, into what was given to [`Sender::ask`].
+    fn was_written(&self) -> bool {
+        false
+    }
+
     /// Does without the payload.
     fn poll_skip(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>>;
 

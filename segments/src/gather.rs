@@ -137,13 +137,13 @@ pub(super) struct Gather<'a> {
 }
 
 impl<'a> Gather<'a> {
-    /// `start` and `end` are multiples of a block and touch the segment.
+    /// `start` and `end` are multiples of a block and touch the segment, and the buffer is as long.
     pub fn new(
         store: &'a Arc<Segments>,
         map: &'a Map,
         segment: &'a Segment,
-        start: u64,
-        end: u64,
+        (start, end): (u64, u64),
+        mut buffer: Buffer,
     ) -> Self {
         let geometry = &segment.geometry;
         let copies = geometry.profile.k() == 1;
@@ -157,7 +157,6 @@ impl<'a> Gather<'a> {
             errors: Vec::new(),
         };
         let copy = if copies { gather.pick_copy() } else { 0 };
-        let mut buffer = Buffer::take((end - start) as usize);
         for (position, run) in geometry.locate(start, end - start).enumerate() {
             let shard = if copies { copy } else { run.shard };
             let len = run.len.next_multiple_of(u64::from(BLOCK));

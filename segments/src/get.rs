@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::debug;
-use weft_net::Buffer;
 use weft_net::trace::Span;
+use weft_net::{Buffer, DeviceMemory};
 use weft_proto::layout::BLOCK;
 use weft_proto::{ChunkId, Error, ErrorKind, Result};
 
@@ -53,7 +53,8 @@ impl Segments {
             let map = self.map.current();
             let mut span = Span::part("get segment");
             span.note("weft.bytes", len);
-            let gather = Gather::new(self, &map, segment, start, end);
+            let buffer = Buffer::take((end - start) as usize);
+            let gather = Gather::new(self, &map, segment, (start, end), buffer);
             let lost = match span.around(gather.run(deadline)).await {
                 Ok(mut whole) => {
                     self.missing.over("enough shards answer again");
@@ -80,6 +81,33 @@ impl Segments {
                 sleep(Duration::from_millis(self.rng.below(100) as u64)).await;
             }
         }
+    }
+
+    /// As [`Self::get`], of whole blocks, into the memory of a device from `at` on, by one attempt.
+    /// Answers the bytes, too, and whether they are there: if not, any part of the memory may have
+    /// been written. When this has returned, nobody writes to it any more.
+    pub async fn get_into(
+        self: &Arc<Self>,
+        segment: &Segment,
+        (off, len): (u64, u64),
+        (memory, at): (&Arc<DeviceMemory>, usize),
+        deadline: Instant,
+    ) -> Result<(Bytes, bool)> {
+        debug_assert!(off.is_multiple_of(BLOCK.into()) && len.is_multiple_of(BLOCK.into()));
+        if off.checked_add(len).is_none_or(|end| end > segment.geometry.length) {
+            let what = format!("bytes {off}+{len} of segment {}, which is shorter", segment.id);
+            return Err(Error::new(ErrorKind::Io, what));
+        }
+        let map = self.map.current();
+        let mut span = Span::part("get segment");
+        span.note("weft.bytes", len);
+        let place = memory.place(at, len as usize).await;
+        let gather = Gather::new(self, &map, segment, (off, off + len), place.buffer());
+        let read = span.around(gather.run(deadline)).await;
+        place.settled().await;
+        let whole = read.map_err(|lost| self.give_up(segment, lost))?;
+        let is_there = whole.is_in_place();
+        Ok((whole.into(), is_there))
     }
 
     fn give_up(&self, segment: &Segment, lost: Lost) -> Error {

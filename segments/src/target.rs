@@ -10,7 +10,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use tokio::time::Instant;
-use weft_net::{Body, Buffer, Features, Peer, Peers};
+use weft_net::{Body, Buffer, Features, Peer, Peers, brought_back};
 use weft_proto::layout::BLOCK;
 use weft_proto::planted::{self, Bug};
 use weft_proto::{Call, ChunkId, Error, ErrorKind, Result, SegmentId, SessionId, TargetId, v1};
@@ -114,7 +114,7 @@ impl TargetClient {
         let body = Body { send: Vec::new(), into };
         let answer =
             self.peer.exchange(&request, body, deadline).await.map_err(|e| self.said(e))?;
-        self.verify_read(answer.payload, &answer.head.checksums)
+        self.verify_read(answer.payload, &answer.head.checksums).await
     }
 
     /// How much it is shown for a segment, in bytes.
@@ -163,16 +163,19 @@ impl TargetClient {
             return Err(self.said(Error::new(ErrorKind::Protocol, what)));
         }
         let (mut pieces, mut checksums) = (answer.payload.into_iter(), &answer.head.checksums[..]);
-        let read = counts.into_iter().map(|(count, blocks)| {
+        let mut read = Vec::with_capacity(counts.len());
+        for (count, blocks) in counts {
             let mine = checksums.split_off(..blocks).unwrap_or_default();
-            self.verify_read(pieces.by_ref().take(count).collect(), mine)
-        });
-        Ok(read.collect())
+            read.push(self.verify_read(pieces.by_ref().take(count).collect(), mine).await);
+        }
+        Ok(read)
     }
 
-    /// What was read, if it is right.
-    fn verify_read(&self, read: Vec<Buffer>, checksums: &[u32]) -> Result<Vec<Buffer>> {
+    /// What was read, if it is right; what landed in a device is looked at as it is there.
+    async fn verify_read(&self, read: Vec<Buffer>, checksums: &[u32]) -> Result<Vec<Buffer>> {
+        let read = brought_back(read).await.map_err(|e| self.said(e))?;
         if verified(&read, checksums) || planted::is(Bug::ChecksumIgnored) {
+            read.iter().for_each(Buffer::note_right);
             return Ok(read);
         }
         Err(self.said(Error::new(ErrorKind::Corrupt, "bytes do not match their checksums")))

@@ -30,14 +30,20 @@ const DEINITIALIZED: Code = 4;
 const NO_DEVICE: Code = 100;
 /// Not everything that was asked of a stream is over.
 const NOT_READY: Code = 600;
+/// It, or the GPU, cannot do that.
+pub(crate) const NOT_SUPPORTED: Code = 801;
 /// Why something cannot be done while a stream is captured into a graph.
 const CAPTURED: std::ops::Range<Code> = 900..910;
 
 macro_rules! functions {
-    ($($name:ident: $symbol:literal($($argument:ty),*);)*) => {
+    (
+        $($name:ident: $symbol:literal($($argument:ty),*);)*
+        [$($newer:ident: $newer_symbol:literal($($newer_argument:ty),*);)*]
+    ) => {
         /// What is called of it: `cuda.h` says what each does.
         pub(crate) struct Functions {
             $(pub $name: unsafe extern "C" fn($($argument),*) -> Code,)*
+            $(pub $newer: Option<unsafe extern "C" fn($($newer_argument),*) -> Code>,)*
         }
 
         impl Functions {
@@ -47,6 +53,10 @@ macro_rules! functions {
                         // SAFETY: the type is that of cuda.h.
                         let found = unsafe { library.get($symbol) };
                         *found.map_err(|error| format!("the CUDA driver is too old: {error}"))?
+                    },)*
+                    $($newer: {
+                        // SAFETY: the type is that of cuda.h.
+                        unsafe { library.get($newer_symbol) }.ok().map(|found| *found)
                     },)*
                 })
             }
@@ -84,6 +94,11 @@ functions! {
     event_query: b"cuEventQuery\0"(RawEvent);
     event_wait: b"cuEventSynchronize\0"(RawEvent);
     event_destroy: b"cuEventDestroy_v2\0"(RawEvent);
+    // Older drivers lack these.
+    [
+        export: b"cuMemGetHandleForAddressRange\0"(*mut c_void, Address, usize, c_int, u64);
+        flush_writes: b"cuFlushGPUDirectRDMAWrites\0"(c_int, c_int);
+    ]
 }
 
 /// The driver of this process.

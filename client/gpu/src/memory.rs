@@ -2,18 +2,17 @@
 
 use crate::Way;
 use crate::context::Context;
+use crate::direct::export;
 use crate::driver::{Address, Driver, INVALID_VALUE, driver};
-use crate::lane::{Direction, Run};
 use crate::pinned::is_pinned;
+use crate::shared::{Copies, CopyOut, Shared};
 use crate::stream::{Mark, Stream};
 use bytes::Bytes;
 use libc::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
-use tokio::sync::oneshot;
-use weft_client::sync::{Condvar, Mutex};
-use weft_client::{ReadData, Room};
-use weft_net::Buffer;
+use weft_client::Placed;
+use weft_net::{Buffer, DeviceMemory};
 use weft_proto::{Error, ErrorKind, Result};
 
 /// `CUpointer_attribute`.
@@ -25,35 +24,14 @@ const DEVICE: c_uint = 2;
 
 /// A run of memory of a GPU that content is read into and written from.
 ///
-/// When it is dropped no copy to or from it is under way any more: that is waited for.
+/// When it is dropped no copy to or from it is under way any more, and no network card knows it:
+/// that is waited for.
 pub struct Memory {
     shared: Arc<Shared>,
-}
-
-struct Shared {
-    context: Arc<Context>,
-    start: Address,
-    len: usize,
     /// It is freed with this.
     ours: bool,
-    /// The process that it is of.
-    process: u32,
-    /// Copies that are under way.
-    flights: Mutex<usize>,
-    landed: Condvar,
-}
-
-/// A copy that is under way, until this is dropped.
-struct Flight(Arc<Shared>);
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        let mut flights = self.0.flights.lock();
-        *flights -= 1;
-        if *flights == 0 {
-            self.0.landed.notify_all();
-        }
-    }
+    /// Where network cards may write, if that was asked for.
+    direct: Option<Arc<DeviceMemory>>,
 }
 
 impl Memory {
@@ -91,8 +69,32 @@ impl Memory {
     }
 
     fn of(context: Arc<Context>, start: Address, len: usize, ours: bool) -> Self {
-        let (flights, landed, process) = (Mutex::new(0), Condvar::new(), std::process::id());
-        Self { shared: Arc::new(Shared { context, start, len, ours, process, flights, landed }) }
+        Self { shared: Shared::new(context, start, len), ours, direct: None }
+    }
+
+    /// From now on reads of files whose servers are reached over RDMA are written to it by those,
+    /// where the network card and the GPU can do that; else all goes on as before
+    /// ([`Self::why_not_direct`]). Errors: `NotSupported`, its memory cannot be exported.
+    pub fn make_direct(&mut self) -> Result<()> {
+        if self.direct.is_none() {
+            self.direct = Some(export(&self.shared)?);
+        }
+        Ok(())
+    }
+
+    /// The same, if `WEFT_GPU_DIRECT=1` asks for it; where it cannot be, the log says so.
+    pub fn make_direct_if_asked(&mut self) {
+        let asked = std::env::var_os("WEFT_GPU_DIRECT").is_some_and(|value| value == "1");
+        if asked && let Err(why) = self.make_direct() {
+            tracing::warn!(%why, "network cards do not write to the memory of this GPU");
+        }
+    }
+
+    /// Why nothing was written to it by network cards until now, though that was asked for.
+    pub fn why_not_direct(&self) -> Option<String> {
+        let direct = self.direct.as_ref()?;
+        let nothing = || "nothing was read over RDMA yet".to_owned();
+        direct.refused().or_else(|| (direct.landed() == 0).then(nothing))
     }
 
     /// Bytes that it has.
@@ -121,13 +123,16 @@ impl Memory {
 
     /// How bytes come to it: known by an attempt.
     pub fn way(&self) -> Way {
+        if self.direct.is_some() && self.why_not_direct().is_none() {
+            return Way::Direct;
+        }
         match is_pinned(&self.shared.context, Buffer::take(1).memory()) {
             true => Way::Pinned,
             false => Way::Pageable,
         }
     }
 
-    pub(crate) fn context(&self) -> &Arc<Context> {
+    fn context(&self) -> &Arc<Context> {
         &self.shared.context
     }
 }
@@ -135,15 +140,15 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         // In a process that was forked it is the parent's.
-        if self.shared.process != std::process::id() {
-            return;
+        if !self.shared.is_ours() {
+            return std::mem::forget(self.direct.take());
         }
-        let mut flights = self.shared.flights.lock();
-        while *flights > 0 {
-            flights = self.shared.landed.wait(flights);
+        if let Some(direct) = &self.direct {
+            direct.close();
         }
-        let Shared { context, start, ours, .. } = &*self.shared;
-        if *ours {
+        self.shared.landed();
+        let Shared { context, start, .. } = &*self.shared;
+        if self.ours {
             let free = || {
                 // SAFETY: nothing uses it any more.
                 let code = unsafe { (context.scope().driver.functions.free)(*start) };
@@ -195,21 +200,6 @@ pub struct Slice<'a> {
     after: Option<Mark>,
 }
 
-/// A copy to this host.
-pub(crate) struct CopyOut {
-    copies: Copies,
-    taken: oneshot::Receiver<Buffer>,
-}
-
-impl CopyOut {
-    /// What it has brought.
-    pub async fn filled(self) -> Result<Buffer> {
-        self.copies.over().await?;
-        let lost = |_| Error::new(ErrorKind::Io, "the thread that waits for copies has ended");
-        self.taken.await.map_err(lost)
-    }
-}
-
 /// [`Slice::after`] for many, most of which come after one stream.
 pub fn after_each<'a>(
     slices: impl IntoIterator<Item = (Slice<'a>, Option<Stream>)>,
@@ -235,16 +225,6 @@ pub fn after_each<'a>(
         found.push(Slice { after: Some(mark), ..slice });
     }
     Ok(found)
-}
-
-/// What says how copies ended.
-pub(crate) struct Copies(oneshot::Receiver<Result<()>>);
-
-impl Copies {
-    pub async fn over(self) -> Result<()> {
-        let stopped = |_| Error::new(ErrorKind::Io, "the thread that waits for copies has ended");
-        self.0.await.map_err(stopped)?
-    }
 }
 
 impl<'a> Slice<'a> {
@@ -281,84 +261,29 @@ impl<'a> Slice<'a> {
 
     /// Fills the start of it; what finds no room is left out. Errors: `Io`.
     pub async fn put(&self, bytes: impl Into<Bytes>) -> Result<()> {
-        let bytes = bytes.into();
-        let parts = [bytes.clone()];
-        self.begin(&parts, bytes)?.over().await
+        let parts = vec![Placed { bytes: bytes.into(), is_there: false }];
+        self.copy_in(parts, ())?.over().await
     }
 
     /// What it holds. Errors: `Io`.
     pub async fn get(&self) -> Result<Bytes> {
-        self.copy_out()?.filled().await.map(Bytes::from)
+        self.copy_out()?.filled().await.map(|filled| Buffer::join(filled).into())
     }
 
-    /// Begins to copy what was read to the start of it; what finds no room is left out.
-    /// `room` is what it takes up here.
-    pub(crate) fn copy_in(&self, data: ReadData, room: Option<Room>) -> Result<Copies> {
-        let parts = data.parts().to_vec();
-        self.begin(&parts, (data, room))
-    }
-
-    fn of_this_process(&self) -> Result<()> {
-        if self.memory.shared.process == std::process::id() {
-            return Ok(());
-        }
-        let what = "this process was forked from the one whose GPU it is";
-        Err(Error::new(ErrorKind::Disconnected, what))
-    }
-
-    fn begin(&self, parts: &[Bytes], kept: impl Send + 'static) -> Result<Copies> {
-        self.of_this_process()?;
-        let (mut runs, mut filled) = (Vec::with_capacity(parts.len()), 0);
-        for part in parts {
-            let (host, len) = (part.as_ptr().cast_mut(), part.len().min(self.len - filled));
-            // Known to the driver from now on, if it can be.
-            is_pinned(self.memory.context(), host);
-            runs.push(Run { host, gpu: self.address() + filled as u64, len });
-            filled += len;
-        }
-        self.copy(Direction::In, &runs, kept)
+    /// Begins to copy these bytes to the start of it, but those that are there; what finds no room
+    /// is left out. `room` is what they take up here.
+    pub(crate) fn copy_in(&self, parts: Vec<Placed>, room: impl Send + 'static) -> Result<Copies> {
+        let (shared, kept) = (&self.memory.shared, parts.clone());
+        shared.copy_in(self.at, self.len, &parts, (kept, room))
     }
 
     /// Begins to copy all of it to this host.
     pub(crate) fn copy_out(&self) -> Result<CopyOut> {
-        self.of_this_process()?;
-        let buffer = Buffer::take(self.len);
-        let host = buffer.memory();
-        is_pinned(self.memory.context(), host);
-        let (give, taken) = oneshot::channel();
-        let run = Run { host, gpu: self.address(), len: self.len };
-        let copies = self.copy(Direction::Out, &[run], Handed(Some(buffer), Some(give)))?;
-        Ok(CopyOut { copies, taken })
+        self.memory.shared.copy_out(vec![(self.at, Buffer::take(self.len))])
     }
 
-    fn address(&self) -> Address {
-        self.memory.shared.start + self.at as u64
-    }
-
-    fn copy(
-        &self,
-        direction: Direction,
-        runs: &[Run],
-        kept: impl Send + 'static,
-    ) -> Result<Copies> {
-        let context = self.memory.context();
-        let lane = context.lane(direction)?;
-        *self.memory.shared.flights.lock() += 1;
-        let flight = Flight(self.memory.shared.clone());
-        // SAFETY: memory of the GPU stays as long as there is a flight, and that of this process is
-        // in what is kept. It is nobody else's, as [`Memory::new`] says.
-        Ok(Copies(unsafe { lane.begin(runs, (kept, flight)) }))
-    }
-}
-
-/// Memory that is filled by a copy, handed on when that is over.
-struct Handed(Option<Buffer>, Option<oneshot::Sender<Buffer>>);
-
-impl Drop for Handed {
-    fn drop(&mut self) {
-        if let (Some(buffer), Some(to)) = (self.0.take(), self.1.take()) {
-            // Nobody may want it any more.
-            let _ = to.send(buffer);
-        }
+    /// Where network cards may write by themselves, if that was asked for.
+    pub(crate) fn direct(&self) -> Option<(&Arc<DeviceMemory>, usize)> {
+        self.memory.direct.as_ref().map(|direct| (direct, self.at))
     }
 }

@@ -1,10 +1,11 @@
 //! Reads into the memory of a GPU.
 
-use crate::memory::{Copies, Slice};
+use crate::memory::Slice;
+use crate::shared::Copies;
 use futures_util::future::join;
 use futures_util::stream::{self, StreamExt};
 use std::collections::VecDeque;
-use weft_client::{Caller, OpenFile, OpenFlags, ReadData, ReadItem, Room};
+use weft_client::{Caller, OpenFile, OpenFlags, Placed, ReadData, ReadItem, Room};
 use weft_proto::{Error, ErrorKind, Result};
 
 /// What is read at a time; how many of these are read, and how many copied, at the same time.
@@ -29,6 +30,9 @@ pub async fn read(file: &OpenFile, off: u64, into: Slice<'_>) -> Result<usize> {
     for copies in copying {
         copied = copied.and(Copies::over(copies).await);
     }
+    if let Some((direct, _)) = into.direct() {
+        direct.quiet().await;
+    }
     copied.and(read)
 }
 
@@ -41,28 +45,43 @@ async fn pieces(
 ) -> Result<usize> {
     let reads = (0..into.len().div_ceil(PIECE)).map(|at| async move {
         let piece = into.part(at * PIECE, PIECE);
-        let data = file.read(off.saturating_add((at * PIECE) as u64), piece.len()).await?;
+        let data = one(file, off.saturating_add((at * PIECE) as u64), &piece).await?;
         Ok::<_, Error>((piece, data))
     });
     let mut reads = std::pin::pin!(stream::iter(reads).buffered(READS));
     let mut done = 0;
     while let Some(read) = reads.next().await {
         let (piece, data) = read?;
-        let len = data.len();
+        let len = data.iter().map(|part| part.bytes.len()).sum::<usize>();
         done += len;
         if copying.len() == COPIES
             && let Some(oldest) = copying.pop_front()
         {
             oldest.over().await?;
         }
-        if len > 0 {
-            copying.push_back(piece.copy_in(data, None)?);
+        if data.iter().any(|part| !part.is_there) {
+            copying.push_back(piece.copy_in(data, ())?);
         }
         if len < piece.len() {
             break;
         }
     }
     Ok(done)
+}
+
+/// Reads a piece: what servers write there by themselves, where that was asked for and can be.
+async fn one(file: &OpenFile, off: u64, piece: &Slice<'_>) -> Result<Vec<Placed>> {
+    if let Some(into) = piece.direct()
+        && let Some(placed) = file.read_placed(off, piece.len(), into).await?
+    {
+        return Ok(placed);
+    }
+    Ok(to_copy(&file.read(off, piece.len()).await?))
+}
+
+fn to_copy(data: &ReadData) -> Vec<Placed> {
+    let parts = data.parts().iter().cloned();
+    parts.map(|bytes| Placed { bytes, is_there: false }).collect()
 }
 
 /// Reads many, each into a place of its own ([`Caller::read_many`]), and answers for each how many
@@ -134,7 +153,7 @@ fn copy(place: &Slice<'_>, data: ReadData, room: Room) -> Result<Option<Copies>>
     }
     match data.is_empty() {
         true => Ok(None),
-        false => place.copy_in(data, Some(room)).map(Some),
+        false => place.copy_in(to_copy(&data), room).map(Some),
     }
 }
 

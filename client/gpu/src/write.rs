@@ -3,6 +3,7 @@
 use crate::memory::Slice;
 use std::collections::VecDeque;
 use weft_client::OpenFile;
+use weft_net::Buffer;
 use weft_proto::{Error, ErrorKind, Result};
 
 /// What is copied at a time, and how much of it is under way while what came before is written.
@@ -31,7 +32,7 @@ pub async fn write(file: &OpenFile, off: u64, from: Slice<'_>, whole: bool) -> R
             begun += next.len();
         }
         let Some(copy) = copying.pop_front() else { return Ok(done) };
-        let bytes = copy.filled().await?;
+        let bytes = Buffer::join(copy.filled().await?);
         let end = done + bytes.len();
         while done < end {
             let left = &bytes[bytes.len() - (end - done)..];

@@ -86,7 +86,7 @@ impl File {
         }
     }
 
-    async fn fetch(
+    pub(super) async fn fetch(
         &self,
         range: Range<u64>,
         source: Option<Source>,

@@ -36,6 +36,7 @@ mod owing;
 mod past;
 mod pattern;
 mod piece;
+mod placed;
 mod read;
 mod seek;
 mod set_attr;

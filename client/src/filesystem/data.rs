@@ -3,7 +3,9 @@
 use super::facade::Filesystem;
 use crate::file::{self, End};
 use crate::namespace::Synced;
-use crate::types::{Allocate, HandleId, ReadData, Seek, Via, Warmed};
+use crate::types::{Allocate, HandleId, Placed, ReadData, Seek, Via, Warmed};
+use std::sync::Arc;
+use weft_net::DeviceMemory;
 use weft_proto::planted::{self, Bug};
 use weft_proto::{Error, ErrorKind, InodeId, Result};
 
@@ -54,6 +56,26 @@ impl Filesystem {
             self.note_access(|| Some(handle.file.attr()));
         }
         Ok(data)
+    }
+
+    /// As [`Self::read`], into the memory of a device from `at` on, as far as bytes can go there by
+    /// themselves; which did, and what is to be copied there. `None`: they are to be read as usual.
+    /// Also then, and on an error, any part of the memory may have been written.
+    pub async fn read_placed(
+        &self,
+        handle: HandleId,
+        off: u64,
+        len: usize,
+        into: (&Arc<DeviceMemory>, usize),
+    ) -> Result<Option<Vec<Placed>>> {
+        let id = handle;
+        let handle = self.inner.files.handle(id)?;
+        self.inner.locks.hold(handle.file.ino, id)?;
+        let placed = handle.file.read_placed(off, len, into).await?;
+        if !handle.no_atime && placed.as_ref().is_some_and(|placed| !placed.is_empty()) {
+            self.note_access(|| Some(handle.file.attr()));
+        }
+        Ok(placed)
     }
 
     /// Has the hot tier keep `len` bytes of a file from `off` on, as far as they are committed, and

@@ -5,11 +5,12 @@ use crate::access::{self, Credentials};
 use crate::filesystem::Filesystem;
 use crate::to_the_end::to_the_end;
 use crate::types::{
-    Allocate, Attr, HandleId, Lock, LockKind, OpenFlags, Opened, ReadData, Seek, SetAttr,
+    Allocate, Attr, HandleId, Lock, LockKind, OpenFlags, Opened, Placed, ReadData, Seek, SetAttr,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime;
+use weft_net::DeviceMemory;
 use weft_proto::locks::LAST;
 use weft_proto::mode::SET_IDS;
 use weft_proto::{Error, ErrorKind, InodeId, Result};
@@ -63,6 +64,17 @@ impl OpenFile {
     pub async fn read(&self, off: u64, len: usize) -> Result<ReadData> {
         self.opened_to(self.reads, "read")?;
         self.fs.read(self.handle, off, len).await
+    }
+
+    /// [`Filesystem::read_placed`]. Errors: `NotPermitted` if it was not opened to read.
+    pub async fn read_placed(
+        &self,
+        off: u64,
+        len: usize,
+        into: (&Arc<DeviceMemory>, usize),
+    ) -> Result<Option<Vec<Placed>>> {
+        self.opened_to(self.reads, "read")?;
+        self.fs.read_placed(self.handle, off, len, into).await
     }
 
     /// [`Filesystem::write`]; a program loses its set-id bits. Errors: `NotPermitted` if it was not

@@ -10,6 +10,15 @@ pub struct ReadData {
     len: usize,
 }
 
+/// A part of a read into the memory of a device.
+#[derive(Clone, Debug)]
+pub struct Placed {
+    /// Its bytes.
+    pub bytes: Bytes,
+    /// They are in the memory already, at their place.
+    pub is_there: bool,
+}
+
 impl ReadData {
     pub(crate) fn push(&mut self, part: Bytes) {
         if !part.is_empty() {

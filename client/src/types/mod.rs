@@ -10,7 +10,7 @@ mod open;
 mod stat;
 
 pub use attr::{Attr, Creator, FileKind, SetAttr, SetTime};
-pub use data::ReadData;
+pub use data::{Placed, ReadData};
 pub use dir::{DirEntry, DirPage};
 pub use lock::{Lock, LockKind};
 pub(crate) use mode_list::{ModeList, is_list};

@@ -364,6 +364,9 @@ impl Shared {
             }
             for buffer in &mut into {
                 frames.payload(buffer).await?;
+                if frames.was_written() {
+                    buffer.was_written();
+                }
             }
             Ok(Raw { head, payload: into })
         };

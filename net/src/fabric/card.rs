@@ -1,8 +1,9 @@
 //! Cards in memory.
 
-use crate::rdma::{Completion, Done, Keys, Local, Nic, Piece, QueuePair, RECEIVES, SENDS};
+use super::memory::Memory;
+use crate::rdma::{Completion, Done, Local, Piece, QueuePair, RECEIVES, SENDS};
 use crate::sync::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,39 +12,6 @@ use std::task::{Context, Poll, Waker};
 /// Requests that a card does in a row, and reads that it has under way.
 const BURST: usize = 2;
 const READS: usize = 4;
-
-/// Memory that a card was told of, by its key.
-#[derive(Clone, Default)]
-pub(super) struct Memory(Arc<Mutex<Known>>);
-
-#[derive(Default)]
-struct Known {
-    last: u32,
-    /// Address and length.
-    runs: HashMap<u32, (usize, usize)>,
-}
-
-impl Memory {
-    fn holds(&self, key: u32, start: usize, len: usize) -> bool {
-        let known = self.0.lock();
-        known.runs.get(&key).is_some_and(|&(at, all)| start >= at && start + len <= at + all)
-    }
-}
-
-impl Nic for Memory {
-    fn register(&self, start: *mut u8, len: usize) -> io::Result<Keys> {
-        let mut known = self.0.lock();
-        known.last += 1;
-        let key = known.last;
-        known.runs.insert(key, (start.expose_provenance(), len));
-        Ok(Keys { local: key, remote: key, handle: 0 })
-    }
-
-    fn deregister(&self, keys: Keys) {
-        let known = self.0.lock().runs.remove(&keys.local);
-        assert!(known.is_some(), "memory that was forgotten before");
-    }
-}
 
 /// A connection.
 #[derive(Default)]
@@ -116,15 +84,20 @@ impl End {
     }
 
     fn local(&self, at: Local) -> Result<*mut u8, String> {
-        let known = self.memory[self.side].holds(at.key, at.start.addr(), at.len);
-        known.then_some(at.start).ok_or_else(|| format!("local memory {at:?} is not known"))
+        let found = self.memory[self.side].known().find(at.key, at.start.addr(), at.len);
+        found.ok_or_else(|| format!("local memory {at:?} is not known"))
     }
 
-    fn remote(&self, at: Piece) -> Result<*mut u8, String> {
-        let (start, len) = (at.address as usize, at.len as usize);
-        let known = self.memory[1 - self.side].holds(at.key, start, len);
-        let start = known.then(|| std::ptr::with_exposed_provenance_mut(start));
-        start.ok_or_else(|| format!("memory {at:?} of the other side is not known"))
+    /// Uses memory of the other side, which its card does not forget meanwhile.
+    fn remote(&self, at: Piece, act: impl FnOnce(*mut u8)) -> Result<(), String> {
+        let known = self.memory[1 - self.side].known();
+        let found = known.find(at.key, at.address as usize, at.len as usize);
+        let Some(found) = found else {
+            known.devices.strays.fetch_add(1, Ordering::SeqCst);
+            return Err(format!("memory {at:?} of the other side is not known"));
+        };
+        act(found);
+        Ok(())
     }
 
     /// Does one request. Whoever posted it keeps the memory while the connection is not over.
@@ -140,21 +113,24 @@ impl End {
                 if message.len > into.len {
                     return Err(format!("a message of {} bytes", message.len));
                 }
-                let known = self.memory[1 - self.side].holds(into.key, into.start.addr(), into.len);
-                if !known {
+                let known = self.memory[1 - self.side].known();
+                if known.find(into.key, into.start.addr(), into.len).is_none() {
                     return Err("memory for messages that is not known".into());
                 }
+                drop(known);
                 copy(self.local(message)?, into.start, message.len);
                 other.ended.push_back(Completion { id: at, done: Done::Received(message.len) });
                 other.wake();
                 (Done::Sent, true)
             }
             Request::Write(from, to, told) => {
-                copy(self.local(from)?, self.remote(to)?, from.len);
+                let from_at = self.local(from)?;
+                self.remote(to, |to| copy(from_at, to, from.len))?;
                 (Done::Written, told)
             }
             Request::Read(into, from) => {
-                copy(self.remote(from)?, self.local(into)?, into.len);
+                let into_at = self.local(into)?;
+                self.remote(from, |from| copy(from, into_at, into.len))?;
                 (Done::Read, true)
             }
         };

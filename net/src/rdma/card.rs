@@ -4,10 +4,12 @@ use super::connection::Side;
 use super::id::{last, may_use_cards, named};
 use super::memory::Domain;
 use super::nic::{Keys, Nic};
+use crate::dma_buf::DmaBuf;
 use crate::sync::Mutex;
 use rdma_mummy_sys::*;
 use std::ffi::c_int;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
@@ -85,6 +87,19 @@ impl Nic for Card {
                     _ => "",
                 };
                 return Err(io::Error::new(error.kind(), format!("{error}{hint}")));
+            }
+            Ok(Keys { local: (*mr).lkey, remote: (*mr).rkey, handle: mr.expose_provenance() })
+        }
+    }
+
+    fn register_device(&self, memory: &DmaBuf) -> io::Result<Keys> {
+        let DmaBuf { fd, offset, address, len } = memory;
+        let (fd, access) = (fd.as_raw_fd(), self.access.0 as c_int);
+        // SAFETY: the memory stays until it is deregistered, and the kernel knows whose it is.
+        unsafe {
+            let mr = ibv_reg_dmabuf_mr(self.pd, *offset, *len, *address, fd, access);
+            if mr.is_null() {
+                return Err(last(&format!("registering {len} bytes as a dma-buf")));
             }
             Ok(Keys { local: (*mr).lkey, remote: (*mr).rkey, handle: mr.expose_provenance() })
         }

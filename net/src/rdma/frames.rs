@@ -139,14 +139,21 @@ impl Connection {
             }
         }
         let wanted = into.iter().map(Buffer::len).sum::<usize>();
-        let mut landing = None;
+        let (mut landing, mut shown) = (None, Vec::new());
         if wanted > 0 && into.len() <= MAX_PIECES {
             for buffer in into.iter().filter(|buffer| !buffer.is_empty()) {
-                landings.push(self.piece(buffer.memory(), buffer.len(), &mut registered)?);
+                landings.push(match buffer.show(&self.domain) {
+                    Some((address, key, told)) => {
+                        shown.push(told);
+                        Piece { address, len: buffer.len() as u32, key }
+                    }
+                    None => self.piece(buffer.memory(), buffer.len(), &mut registered)?,
+                });
             }
             landing = Some(wanted);
         }
-        let exposed = Exposed { asked: false, landing, _sources: kept, _registered: registered };
+        let (asked, _sources, _registered, _shown) = (false, kept, registered, shown);
+        let exposed = Exposed { asked, landing, _sources, _registered, _shown };
         Ok((exposed, sources, landings))
     }
 

@@ -211,6 +211,10 @@ impl Receiver for Incoming {
         Poll::Ready(Ok(()))
     }
 
+    fn was_written(&self) -> bool {
+        self.frame.written
+    }
+
     fn poll_skip(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         if self.frame.written || !self.frame.sources.is_empty() {
             return Poll::Ready(Ok(()));

@@ -3,6 +3,7 @@
 
 use super::nic::{Keys, Local, Nic};
 use crate::aligned::{REGIONS, regions};
+use crate::dma_buf::DmaBuf;
 use crate::sync::Mutex;
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -75,6 +76,16 @@ impl Domain {
         }
         let keys = self.register(start, len)?;
         Ok((keys, Some(Registered { domain: self.clone(), keys })))
+    }
+
+    /// Makes memory of a device known. Error: this card does not reach it; all else goes on.
+    pub fn know_device(&self, memory: &DmaBuf) -> io::Result<Keys> {
+        self.nic.register_device(memory)
+    }
+
+    /// The card forgets memory of a device.
+    pub fn forget_device(&self, keys: Keys) {
+        self.nic.deregister(keys);
     }
 
     /// As [`Self::know`], for requests of this side.

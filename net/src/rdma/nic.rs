@@ -4,6 +4,7 @@
 //! [`verbs`](super::verbs) are real cards, [`Fabric`](crate::Fabric) is one in memory.
 
 use super::wire::Piece;
+use crate::dma_buf::DmaBuf;
 use std::io;
 use std::task::{Context, Poll};
 
@@ -35,7 +36,14 @@ pub(crate) trait Nic: Send + Sync {
     /// card or the system says, such as a limit on locked memory.
     fn register(&self, start: *mut u8, len: usize) -> io::Result<Keys>;
 
-    /// The card forgets memory that was registered.
+    /// Makes memory of a device known, which must stay until [`Self::deregister`]. Error: what the
+    /// card or the system says; `Unsupported` by one that cannot reach it.
+    fn register_device(&self, _memory: &DmaBuf) -> io::Result<Keys> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// The card forgets memory that was registered. Nothing reads or writes it any more when this
+    /// has returned.
     fn deregister(&self, keys: Keys);
 }
 

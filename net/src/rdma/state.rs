@@ -7,6 +7,7 @@ use crate::aligned::AlignedBuf;
 use crate::frame::{HEADER_LEN, Header, millis_left};
 use crate::sync::Mutex;
 use bytes::Bytes;
+use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
@@ -115,6 +116,7 @@ pub(super) struct Exposed {
     pub(super) landing: Option<usize>,
     pub(super) _sources: Vec<Bytes>,
     pub(super) _registered: Vec<Registered>,
+    pub(super) _shown: Vec<Box<dyn Any + Send>>,
 }
 
 /// A request that does not leave, and what it showed the other side.
@@ -128,6 +130,7 @@ impl Exposed {
     pub(super) fn hide(&mut self) {
         self._sources.clear();
         self._registered.clear();
+        self._shown.clear();
     }
 }
 

@@ -7,7 +7,7 @@ use crate::streams::{Event, FAILURE, PAGEABLE, PAUSE, PINNED, Source, Stream, Wo
 use libc::{c_char, c_int, c_uint, c_void};
 use std::cell::{Cell, RefCell};
 use std::ptr::{null_mut, with_exposed_provenance};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 const INVALID_VALUE: c_int = 1;
@@ -18,13 +18,25 @@ const INVALID_CONTEXT: c_int = 201;
 const NOT_READY: c_int = 600;
 const ALREADY_REGISTERED: c_int = 712;
 const LAUNCH_FAILED: c_int = 719;
+const NOT_SUPPORTED: c_int = 801;
 const CAPTURE_UNSUPPORTED: c_int = 900;
+
+/// `CUdevice_attribute`.
+const PEER_MEMORY: c_int = 116;
+const FLUSH_OPTIONS: c_int = 117;
+const DMA_BUF: c_int = 124;
 
 const DEVICES: c_int = 2;
 
 /// What calls to pin memory answer, and those that wait for an event, which do not wait then.
 static PIN_ANSWER: AtomicI32 = AtomicI32::new(0);
 static WAIT_ANSWER: AtomicI32 = AtomicI32::new(0);
+
+/// Whether memory can be exported; how often cards' writes were waited for.
+static DMA_BUFS: AtomicI32 = AtomicI32::new(0);
+static FLUSHES: AtomicU64 = AtomicU64::new(0);
+/// Copies to memory of GPUs.
+static COPIES_IN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// Contexts of this thread, the current one last: devices plus one.
@@ -86,6 +98,7 @@ pub extern "C" fn cuInit(_flags: c_uint) -> c_int {
 fn text(of: c_int) -> Option<(&'static core::ffi::CStr, &'static core::ffi::CStr)> {
     Some(match of {
         INVALID_VALUE => (c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
+        NOT_SUPPORTED => (c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
         OUT_OF_MEMORY => (c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
         INVALID_CONTEXT => (c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
         LAUNCH_FAILED => (c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
@@ -159,8 +172,64 @@ pub unsafe extern "C" fn cuDeviceGetPCIBusId(out: *mut c_char, len: c_int, devic
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(out: *mut c_int, what: c_int, _: c_int) -> c_int {
     // SAFETY: the caller's.
-    unsafe { *out = c_int::from(what == 116) };
+    unsafe {
+        *out = match what {
+            PEER_MEMORY => 1,
+            DMA_BUF => DMA_BUFS.load(Ordering::SeqCst),
+            // What a card has written is seen after a call for that, and not before.
+            FLUSH_OPTIONS => 1,
+            _ => 0,
+        }
+    };
     0
+}
+
+/// Whether memory can be exported from now on.
+#[unsafe(no_mangle)]
+pub extern "C" fn weft_cuda_sim_dma_bufs(exports: c_int) {
+    DMA_BUFS.store(exports, Ordering::SeqCst);
+}
+
+/// How often what cards have written was waited for.
+#[unsafe(no_mangle)]
+pub extern "C" fn weft_cuda_sim_flushes() -> u64 {
+    FLUSHES.load(Ordering::SeqCst)
+}
+
+/// How many copies to memory of GPUs were asked for.
+#[unsafe(no_mangle)]
+pub extern "C" fn weft_cuda_sim_copies_in() -> u64 {
+    COPIES_IN.load(Ordering::SeqCst)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
+    out: *mut c_void,
+    at: u64,
+    len: usize,
+    kind: c_int,
+    flags: u64,
+) -> c_int {
+    if DMA_BUFS.load(Ordering::SeqCst) == 0 {
+        return NOT_SUPPORTED;
+    }
+    let fd = memory::export(at, len).filter(|_| kind == 1 && flags == 0);
+    let Some(fd) = fd else { return INVALID_VALUE };
+    // SAFETY: the caller's, of a descriptor.
+    unsafe { *out.cast::<c_int>() = fd };
+    0
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuFlushGPUDirectRDMAWrites(target: c_int, scope: c_int) -> c_int {
+    match (current(), target, scope) {
+        (None, ..) => INVALID_CONTEXT,
+        (Some(_), 0, 100 | 200) => {
+            FLUSHES.fetch_add(1, Ordering::SeqCst);
+            0
+        }
+        _ => INVALID_VALUE,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -244,6 +313,7 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
         return INVALID_CONTEXT;
     }
     let Some(to) = Used::new(to, len) else { return INVALID_VALUE };
+    COPIES_IN.fetch_add(1, Ordering::SeqCst);
     let from = if memory::is_pinned(from.addr(), len) {
         PINNED.fetch_add(1, Ordering::SeqCst);
         Source::Pinned(from.expose_provenance())

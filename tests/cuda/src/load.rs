@@ -2,6 +2,8 @@
 
 use libc::{c_int, c_void};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use std::fs::File;
+use std::os::fd::FromRawFd;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -18,6 +20,9 @@ pub fn library() -> PathBuf {
 pub struct Cuda(Library);
 
 impl Cuda {
+    /// What memory holds that was freed.
+    pub const POISON: u8 = crate::memory::POISON;
+
     /// Has this process take this one for the driver; the first time, before anybody asks for it.
     pub fn simulated() -> &'static Self {
         static CUDA: OnceLock<Cuda> = OnceLock::new();
@@ -123,6 +128,50 @@ impl Cuda {
             0
         };
         self.call(b"weft_cuda_sim_fail\0", act);
+    }
+
+    /// Whether memory can be exported to other devices from now on; it cannot at first.
+    pub fn exports(&self, exports: bool) {
+        type Exports = unsafe extern "C" fn(c_int);
+        let act = |f: &Exports| {
+            // SAFETY: it takes a number.
+            unsafe { f(exports.into()) };
+            0
+        };
+        self.call(b"weft_cuda_sim_dma_bufs\0", act);
+    }
+
+    fn count(&self, name: &[u8]) -> u64 {
+        let mut count = 0;
+        self.call::<unsafe extern "C" fn() -> u64>(name, |f| {
+            // SAFETY: it answers a number.
+            count = unsafe { f() };
+            0
+        });
+        count
+    }
+
+    /// How often what cards have written was waited for.
+    pub fn flushes(&self) -> u64 {
+        self.count(b"weft_cuda_sim_flushes\0")
+    }
+
+    /// How many copies to memory of GPUs were asked for.
+    pub fn copies_in(&self) -> u64 {
+        self.count(b"weft_cuda_sim_copies_in\0")
+    }
+
+    /// The bytes of an allocation, whatever becomes of it: freed memory holds [`Self::POISON`].
+    pub fn export(&self, start: u64, len: usize) -> File {
+        type Export = unsafe extern "C" fn(*mut c_void, u64, usize, c_int, u64) -> c_int;
+        let mut fd: c_int = -1;
+        let (to, len) = ((&raw mut fd).cast(), len.next_multiple_of(4096));
+        // SAFETY: a descriptor is filled, which is ours.
+        unsafe {
+            let name = b"cuMemGetHandleForAddressRange\0";
+            self.call::<Export>(name, |f| f(to, start, len, 1, 0));
+            File::from_raw_fd(fd)
+        }
     }
 
     /// How long a copy waits before it looks at memory.

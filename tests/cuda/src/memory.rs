@@ -1,15 +1,19 @@
 //! Memory of GPUs, and what of this process's is pinned.
+//!
+//! The bytes lie in a file without a name, of which other devices get a descriptor (dma-buf).
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Memory of one allocation: its addresses lead nowhere; the bytes are elsewhere.
-#[derive(Clone, Copy)]
 struct Allocation {
     len: usize,
     device: i32,
     bytes: usize,
+    file: File,
     /// Copies that are under way.
     used: usize,
 }
@@ -22,21 +26,64 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn map(len: usize, access: i32) -> Option<usize> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+/// What freed memory holds, where others have its descriptor still.
+pub(crate) const POISON: u8 = 0xDB;
+
+/// A new mapping, of a file or of nothing.
+fn map(len: usize, access: i32, of: Option<&File>) -> Option<usize> {
+    let (flags, fd) = match of {
+        Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
+        None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1),
+    };
     // SAFETY: a new mapping.
-    let start = unsafe { libc::mmap(null_mut(), len, access, flags, -1, 0) };
+    let start = unsafe { libc::mmap(null_mut(), len, access, flags, fd, 0) };
     (start != libc::MAP_FAILED).then(|| start.expose_provenance())
+}
+
+/// What the file of an allocation is called in `/proc/self/maps`.
+fn named(start: u64) -> String {
+    format!("weft-gpu-{start:x}-")
+}
+
+fn file(start: u64, len: usize) -> Option<File> {
+    let name = std::ffi::CString::new(named(start)).ok()?;
+    // SAFETY: it reads a string, and answers a descriptor of our own.
+    let file = unsafe {
+        match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) {
+            -1 => return None,
+            fd => File::from_raw_fd(fd),
+        }
+    };
+    file.set_len(len as u64).ok()?;
+    Some(file)
+}
+
+/// Who else has the memory mapped, as cards have that know it.
+fn mapped_by_others(start: u64) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    maps.lines().filter(|line| line.contains(&named(start))).count() > 1
 }
 
 pub(crate) fn alloc(device: i32, len: usize) -> Option<u64> {
     if len == 0 {
         return None;
     }
-    let start = map(len, libc::PROT_NONE)? as u64;
-    let bytes = map(len, libc::PROT_READ | libc::PROT_WRITE)?;
-    locked(&ALLOCATIONS).insert(start, Allocation { len, device, bytes, used: 0 });
+    let start = map(len, libc::PROT_NONE, None)? as u64;
+    let file = file(start, len)?;
+    let bytes = map(len, libc::PROT_READ | libc::PROT_WRITE, Some(&file))?;
+    locked(&ALLOCATIONS).insert(start, Allocation { len, device, bytes, file, used: 0 });
     Some(start)
+}
+
+/// A descriptor of whole pages from the start of an allocation on. `None`: it is not that.
+pub(crate) fn export(at: u64, len: usize) -> Option<RawFd> {
+    const PAGE: usize = 4096;
+    let allocations = locked(&ALLOCATIONS);
+    let allocation = allocations.get(&at)?;
+    if !len.is_multiple_of(PAGE) || len > allocation.len.next_multiple_of(PAGE) {
+        return None;
+    }
+    allocation.file.try_clone().ok().map(IntoRawFd::into_raw_fd)
 }
 
 pub(crate) fn free(start: u64) -> bool {
@@ -46,9 +93,15 @@ pub(crate) fn free(start: u64) -> bool {
         eprintln!("memory of a GPU at {start:#x} is freed while {} copies use it", allocation.used);
         std::process::abort();
     }
+    if mapped_by_others(start) {
+        eprintln!("memory of a GPU at {start:#x} is freed while a card knows it");
+        std::process::abort();
+    }
     // SAFETY: both were mapped by `alloc`. The addresses are not given to others: who uses them
     // late is to be seen.
     unsafe {
+        std::ptr::with_exposed_provenance_mut::<u8>(allocation.bytes)
+            .write_bytes(POISON, allocation.len);
         libc::munmap(std::ptr::with_exposed_provenance_mut(allocation.bytes), allocation.len)
     };
     true

@@ -5,14 +5,17 @@ mod fixture;
 
 mod batches;
 mod copies;
+mod direct;
 mod failures;
 
 use fixture::{Cluster, pattern, small_layout};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, MutexGuard};
 use weft_client::{Caller, Credentials, Filesystem, OpenFile, OpenFlags};
 use weft_cuda_sim::Cuda;
 use weft_gpu::Memory;
+use weft_net::{Transport, tcp};
 
 /// How the driver fails is the same for all tests of a process.
 static ONE: Mutex<()> = Mutex::const_new(());
@@ -28,11 +31,17 @@ struct Setup {
 
 impl Setup {
     async fn new() -> Self {
+        Self::on(tcp()).await
+    }
+
+    /// The same on another network.
+    async fn on(network: Arc<dyn Transport>) -> Self {
         let alone = ONE.lock().await;
         let cuda = Cuda::simulated();
         cuda.fail(0, 0, 0);
         cuda.pause(Duration::from_micros(300));
-        let cluster = Cluster::start(6, small_layout("4+2")).await;
+        cuda.exports(true);
+        let cluster = Cluster::start_on(network, 6, small_layout("4+2")).await;
         let fs = cluster.client().await;
         let user = fs.as_user(Credentials::new(0, 0));
         Self { cuda, fs, user, cluster, _alone: alone }
