@@ -42,6 +42,8 @@ bugs! {
     LogUnsynced,
     /// The Raft log is shortened though the state that has it is not synced.
     StateUnsynced,
+    /// Which database has the state is said by a file whose name is not synced.
+    NameUnsynced,
     /// A server whose disk was replaced votes as if it had forgotten nothing.
     EmptyVoterVotes,
     /// A snapshot that is sent to another server lacks the sessions.

@@ -1,8 +1,9 @@
 //! What clients do.
 
 use super::calls::{RETRY_INTERVAL, is_transient, shared};
+use super::clocks::{CLIENT_CLOCKS, now};
 use super::history::*;
-use super::hosts::{CLIENT_CLOCKS, CLIENTS, connect};
+use super::hosts::{CLIENTS, connect};
 use super::linear::{Call, Op};
 use super::turns::Turns;
 use rand::{Rng, SeedableRng, rngs::SmallRng};

@@ -4,16 +4,14 @@
 //! No script destroys more than the cluster promises to survive: [`SERVER_DISKS`] of the metadata
 //! group and one target in a run, and no target while another one errs.
 
+use super::clocks::{set_clock, set_fast};
 use super::history::{CONTENTS, LARGE, MODES, OPEN_MODES, Order, REGISTERS, Shared, Spotlight};
-use super::hosts::{
-    CLIENTS, CLOCKS, DAEMONS, NEW_SERVER, NEW_SERVER_ID, SERVERS, config, serve, set_clock,
-    set_fast,
-};
+use super::hosts::{CLIENTS, DAEMONS, NEW_SERVER, NEW_SERVER_ID, SERVERS, config, serve};
+use super::power::{Disks, Left};
 use super::storage::Host;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use rand::{Rng, rngs::SmallRng};
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,30 +20,24 @@ use weft_proto::map::WEIGHT_OF_ONE;
 use weft_proto::v1::set_target_request::Action;
 
 /// Pause between two steps, and between two scripts, in milliseconds.
-const PAUSE: Range<u64> = 200..4000;
+pub const PAUSE: Range<u64> = 200..4000;
 /// Disks of the metadata group that are replaced in a run, at most: what a group of three survives.
 const SERVER_DISKS: usize = 1;
-/// How far a clock is wrong, in milliseconds, at most.
-const CLOCK_STEPS_MS: [i64; 3] = [5000, 60_000, 2 * 3_600_000];
 /// An outage that outlives every deadline of the clients.
 const LONG: Range<u64> = 25_000..60_000;
 
 /// An outage that outlives a session.
-const SESSION: Range<u64> = 10_000..25_000;
+pub const SESSION: Range<u64> = 10_000..25_000;
 /// One after which a target is given up, and what it held is made elsewhere.
 const GIVEN_UP: Range<u64> = 16_000..30_000;
-
-/// Copies a folder as it is found if the power goes now, to another one. Of what was written to a
-/// file and not synced, as large a share is left as is said for its name.
-pub type CutPower = fn(&Path, &Path, &dyn Fn(&Path) -> f64) -> std::io::Result<()>;
 
 /// What faults are done to.
 pub struct World {
     pub storage: Vec<Arc<Host>>,
     dir: PathBuf,
     /// The metadata servers.
-    servers: [&'static str; SERVERS.len()],
-    cut_power: CutPower,
+    pub servers: [&'static str; SERVERS.len()],
+    pub disks: &'static dyn Disks,
     seed: u64,
     pub random: SmallRng,
     /// Disks that were replaced, so that no more are.
@@ -58,7 +50,7 @@ pub struct World {
 }
 
 /// One thing that happens.
-enum Step {
+pub enum Step {
     Pause(Range<u64>),
     Crash(&'static str),
     Start(&'static str),
@@ -71,9 +63,10 @@ enum Step {
     Deliver(&'static str, Vec<&'static str>),
     /// Of a metadata server that is down: its folder is empty.
     WipeServer(usize),
-    /// Of a metadata server, which goes down: of what it has not synced, as much is left of each
-    /// file as this number says; `None`: nothing.
-    CutServerPower(usize, Option<u64>),
+    /// Of a metadata server: its power goes before so many more syncs, in the midst of what it does.
+    CutServerPowerAt(usize, u64, Left),
+    /// And now, unless it has. The server goes down.
+    CutServerPower(usize, Left),
     /// Of a daemon that is down: what was not flushed is gone; with `true` the index is.
     CutPower(usize, bool),
     FailReads(usize, u32),
@@ -97,7 +90,7 @@ enum Step {
 
 /// The rest of a fault.
 pub struct Script {
-    steps: VecDeque<Step>,
+    pub steps: VecDeque<Step>,
     /// Time passes, and that is all.
     pub does_nothing: bool,
     /// When the next step comes, in simulated time.
@@ -108,7 +101,7 @@ impl World {
     pub fn new(
         storage: Vec<Arc<Host>>,
         dir: &Path,
-        cut_power: CutPower,
+        disks: &'static dyn Disks,
         seed: u64,
         random: SmallRng,
     ) -> Self {
@@ -116,7 +109,7 @@ impl World {
             storage,
             dir: dir.to_owned(),
             servers: SERVERS,
-            cut_power,
+            disks,
             seed,
             random,
             wiped_servers: 0,
@@ -127,7 +120,7 @@ impl World {
     }
 
     /// Where a metadata server has what it knows.
-    fn folder(&self, server: usize) -> PathBuf {
+    pub fn folder(&self, server: usize) -> PathBuf {
         self.dir.join(self.servers[server])
     }
 
@@ -261,14 +254,15 @@ impl World {
     fn wipe_server(&mut self, server: usize) -> (String, Vec<Step>) {
         self.wiped_servers += 1;
         let name = self.servers[server];
-        if self.random.random_bool(0.3) {
-            let steps = vec![
-                Step::Crash(name),
-                Step::WipeServer(server),
-                Step::Pause(PAUSE),
-                Step::Start(name),
-            ];
-            return (format!("replace the disk of {name}"), steps);
+        if self.random.random_bool(0.5) {
+            let mut what = format!("replace the disk of {name}");
+            let mut steps = vec![Step::Crash(name), Step::WipeServer(server), Step::Pause(PAUSE)];
+            if self.random.random_bool(0.5) {
+                what += ", and cut its power as it starts";
+                steps.extend(self.starts_for_a_moment(server));
+            }
+            steps.push(Step::Start(name));
+            return (what, steps);
         }
         let others: Vec<_> = (0..SERVERS.len()).filter(|other| *other != server).collect();
         let behind = self.random.random_range(0..2);
@@ -434,101 +428,12 @@ impl World {
         (format!("the drive of {} rots", DAEMONS[daemon]), vec![Step::Rot(daemon)])
     }
 
-    /// All daemons lose power at once, and some drives err for a while when they are back. A target
-    /// that took its drive for gone meanwhile is restarted: until then nobody could delete what
-    /// lies there (I7).
-    fn power_cut(&mut self) -> (String, Vec<Step>) {
-        let lost = self.random.random_bool(0.3);
-        let every = [0, 2, 5, 20][self.random.random_range(0..4)];
-        let all = 0..DAEMONS.len();
-        let mut steps: Vec<_> = DAEMONS.into_iter().map(Step::Crash).collect();
-        steps.extend(all.clone().map(|daemon| Step::CutPower(daemon, lost)));
-        steps.extend(all.clone().map(|daemon| Step::FailReads(daemon, every)));
-        steps.push(Step::Pause(PAUSE));
-        steps.extend(DAEMONS.into_iter().map(Step::Start));
-        steps.push(Step::Pause(1000..6000));
-        steps.extend(all.clone().map(|daemon| Step::FailReads(daemon, 0)));
-        // What has failed is known by then.
-        steps.push(Step::Pause(100..200));
-        steps.extend(all.map(Step::RestartFailed));
-        let what = if lost { " and indexes" } else { "" };
-        (format!("cut the power{what} of all daemons; one read in {every} fails"), steps)
-    }
-
-    /// Metadata servers lose power, all with the daemons perhaps, and are back one after another.
-    fn server_power_cut(&mut self) -> (String, Vec<Step>) {
-        let mut servers = vec![0, 1, 2];
-        servers.rotate_left(self.random.random_range(0..SERVERS.len()));
-        let count = [1, 2, 3, 3][self.random.random_range(0..4)];
-        servers.truncate(count);
-        let (mut what, mut steps) = (String::new(), Vec::new());
-        for &server in &servers {
-            let (some, left) = (self.random.random_bool(0.5), self.random.random());
-            what += &format!(" {}", self.servers[server]);
-            steps.push(Step::CutServerPower(server, some.then_some(left)));
-        }
-        if count == SERVERS.len() && self.random.random_bool(0.5) {
-            let (daemons, more) = self.power_cut();
-            what += &format!("; {daemons}");
-            steps.extend(more);
-        }
-        for server in servers {
-            steps.extend([Step::Pause(PAUSE), Step::Start(self.servers[server])]);
-        }
-        (format!("cut the power of{what}"), steps)
-    }
-
-    /// The clock of a host is stepped, and set right after a while, in which something else happens
-    /// perhaps; or that of a server is fast.
-    fn wrong_clock(&mut self, now: Duration) -> (String, Vec<Step>) {
-        if self.random.random_bool(0.3) {
-            let server = self.random.random_range(0..SERVERS.len());
-            let (other, script) = self.draw(now);
-            let mut steps = vec![Step::SetFast(server, true), Step::Pause(PAUSE)];
-            steps.extend(script.steps);
-            steps.extend([Step::Pause(SESSION), Step::SetFast(server, false)]);
-            return (format!("time is fast on {}; {other}", self.servers[server]), steps);
-        }
-        let clock = self.random.random_range(0..CLOCKS);
-        let host = self.servers.into_iter().chain(CLIENTS).nth(clock).unwrap_or("?");
-        let most = CLOCK_STEPS_MS[self.random.random_range(0..CLOCK_STEPS_MS.len())];
-        let wrong_ms: i64 = self.random.random_range(-most..most);
-        let mut what = format!("the clock of {host} is wrong by {wrong_ms} ms");
-        let mut steps = vec![Step::SetClock(clock, wrong_ms * 1_000_000), Step::Pause(200..10_000)];
-        if self.random.random_bool(0.5) {
-            let (other, script) = self.draw(now);
-            what += &format!("; {other}");
-            steps.extend(script.steps);
-        }
-        steps.extend([Step::Pause(PAUSE), Step::SetClock(clock, 0)]);
-        (what, steps)
-    }
-
-    fn cut_server_power(
-        &self,
-        sim: &mut turmoil::Sim<'_>,
-        server: usize,
-        seed: Option<u64>,
-    ) -> Result<()> {
-        let folder = &self.folder(server);
-        let left = folder.with_extension("left");
-        // A disk writes one file and not the other.
-        let share = |file: &Path| {
-            let hash = |seed| BuildHasherDefault::<DefaultHasher>::default().hash_one((seed, file));
-            seed.map_or(0.0, |seed| hash(seed) as f64 / u64::MAX as f64)
-        };
-        (self.cut_power)(folder, &left, &share)
-            .with_context(|| format!("what is left of {}", folder.display()))?;
-        // What it writes when it is dropped was never written.
-        sim.crash(self.servers[server]);
-        std::fs::remove_dir_all(folder)?;
-        Ok(std::fs::rename(left, folder)?)
-    }
-
     fn start_new(&mut self, sim: &mut turmoil::Sim<'_>, server: usize) {
         self.servers[server] = NEW_SERVER;
-        let (config, seed) = (config(NEW_SERVER_ID, NEW_SERVER, &self.dir), self.seed);
-        sim.host(NEW_SERVER, move || serve(config.clone(), server, seed));
+        let config = config(NEW_SERVER_ID, NEW_SERVER, &self.dir);
+        let (seed, disks) = (self.seed, self.disks);
+        disks.watch(&config.data_dir);
+        sim.host(NEW_SERVER, move || serve(config.clone(), server, seed, disks));
     }
 
     fn two_servers(&mut self) -> (usize, usize) {
@@ -565,7 +470,10 @@ impl Script {
                 Step::Join(host, with) => with.iter().for_each(|&o| sim.repair(host, o)),
                 Step::Hold(host, from) => from.iter().for_each(|&o| sim.hold(host, o)),
                 Step::Deliver(host, from) => from.iter().for_each(|&o| sim.release(host, o)),
-                Step::WipeServer(server) => std::fs::remove_dir_all(world.folder(server))?,
+                Step::WipeServer(server) => world.disks.replace(&world.folder(server))?,
+                Step::CutServerPowerAt(server, syncs, left) => {
+                    world.disks.cut_at(&world.folder(server), syncs, left);
+                }
                 Step::CutServerPower(server, left) => world.cut_server_power(sim, server, left)?,
                 Step::CutPower(daemon, lost) => world.storage[daemon].cut_power(lost)?,
                 Step::FailReads(daemon, every) => world.storage[daemon].fail_reads(every),

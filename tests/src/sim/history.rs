@@ -1,5 +1,6 @@
 //! What all clients saw.
 
+use super::clocks::{elapsed, now};
 use super::folders::{Table, differ};
 use super::hosts::CLIENTS;
 use super::linear::{Call, MAX_CALLS, Op};
@@ -108,9 +109,9 @@ impl Begun {
 impl Drop for Begun {
     fn drop(&mut self) {
         // Outside of the simulation nothing is judged any more.
-        let Some((history, now)) = self.history.take().zip(turmoil::sim_elapsed()) else { return };
+        let Some((history, now)) = self.history.take().zip(elapsed()) else { return };
         history.borrow_mut().unknown += 1;
-        let lost = Some(now.as_nanos() as u64 + LATE);
+        let lost = Some(now + LATE);
         let call = Call { lost, ..Call::new(Op::Write(self.value), self.start, u64::MAX) };
         let at = note(&history, self.register, call);
         self.unsure.borrow_mut().extend(at.map(|at| (self.register, at)));
@@ -195,10 +196,6 @@ pub fn value_of(register: usize, found: &[u8]) -> Result<u64, String> {
         None => Ok(value),
         Some(what) => Err(format!("register {register}, of {value}, {what}")),
     }
-}
-
-pub fn now() -> u64 {
-    turmoil::sim_elapsed().expect("inside the simulation").as_nanos() as u64
 }
 
 /// Whether there is room for another write in the register's history, whatever is under way.

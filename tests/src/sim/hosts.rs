@@ -1,7 +1,8 @@
 //! Who takes part: metadata servers, storage daemons, clients.
 
 use super::calls::RETRY_INTERVAL;
-use std::cell::Cell;
+use super::clocks::{SERVER_CLOCKS, at_speed_of};
+use super::power::Disks;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,50 +46,6 @@ pub fn config(id: u64, name: &str, dir: &Path) -> Config {
     }
 }
 
-/// Clocks on which something depends: of servers and of clients.
-pub const CLOCKS: usize = SERVERS.len() + CLIENTS.len();
-
-thread_local! {
-    /// By how many nanoseconds the clock of each host is wrong.
-    static WRONG: [Cell<i64>; CLOCKS] = const { [const { Cell::new(0) }; CLOCKS] };
-}
-
-/// What the clock of a host says, in nanoseconds since 1970.
-fn wall<const CLOCK: usize>() -> i64 {
-    turmoil::since_epoch().map_or(0, |t| t.as_nanos() as i64) + WRONG.with(|by| by[CLOCK].get())
-}
-
-pub const CLIENT_CLOCKS: [fn() -> i64; CLIENTS.len()] = [wall::<3>, wall::<4>, wall::<5>];
-
-/// From now on a clock is wrong by so much.
-pub fn set_clock(clock: usize, wrong_ns: i64) {
-    WRONG.with(|by| by[clock].set(wrong_ns));
-}
-
-thread_local! {
-    /// Servers on which time is fast.
-    static FAST: [Cell<bool>; CLOCKS] = const { [const { Cell::new(false) }; CLOCKS] };
-}
-
-/// How fast that is: from 2.5 to 7.5 %, as a tick of the simulation takes some of what it gains.
-/// Leases bear ten.
-const GAIN_INTERVAL: Duration = Duration::from_millis(400);
-const GAIN: Duration = Duration::from_millis(30);
-
-/// From now on time passes faster on a server, also the monotonic one, or as elsewhere.
-pub fn set_fast(clock: usize, fast: bool) {
-    FAST.with(|all| all[clock].set(fast));
-}
-
-async fn gain(clock: usize) {
-    loop {
-        tokio::time::sleep(GAIN_INTERVAL).await;
-        if FAST.with(|all| all[clock].get()) {
-            tokio::time::advance(GAIN).await;
-        }
-    }
-}
-
 /// The wall clock of a metadata server.
 struct ServerClock(fn() -> i64);
 
@@ -98,16 +55,23 @@ impl Clock for ServerClock {
     }
 }
 
-/// One metadata server with one of the clocks, until it is crashed.
-pub async fn serve(config: Config, clock: usize, seed: u64) -> turmoil::Result {
+/// One metadata server with one of the clocks, until it is crashed. Whoever has lost its power does
+/// nothing any more.
+pub async fn serve(
+    config: Config,
+    clock: usize,
+    seed: u64,
+    disks: &'static dyn Disks,
+) -> turmoil::Result {
     let (_stop, stopped) = watch::channel(false);
-    let wall = Arc::new(ServerClock([wall::<0>, wall::<1>, wall::<2>][clock]));
+    let wall = Arc::new(ServerClock(SERVER_CLOCKS[clock]));
     let env = Env { clock: wall, seed: seed ^ config.id.0 << 48, threads: false };
-    tokio::select! {
-        biased;
-        ended = run_in(config, sim::transport(), env, stopped) => Ok(ended?),
-        () = gain(clock) => Ok(()),
+    let folder = config.data_dir.clone();
+    let ended = at_speed_of(clock, run_in(config, sim::transport(), env, stopped)).await;
+    if disks.is_off(&folder) {
+        std::future::pending::<()>().await;
     }
+    Ok(ended?)
 }
 
 pub async fn connect(name: &str, seed: u64, clock: fn() -> i64) -> turmoil::Result<Filesystem> {

@@ -2,8 +2,9 @@
 
 use super::calls::{LOOKS, until};
 use super::clients::{get_mode, read};
+use super::clocks::{CLIENT_CLOCKS, now};
 use super::history::*;
-use super::hosts::{CLIENT_CLOCKS, connect};
+use super::hosts::connect;
 use super::linear::{Call, Op};
 use super::storage::Host;
 use super::turns;

@@ -31,6 +31,7 @@
 mod admin;
 mod calls;
 mod clients;
+mod clocks;
 mod drive;
 mod faults;
 mod folders;
@@ -38,6 +39,7 @@ mod history;
 mod hosts;
 mod judge;
 pub mod linear;
+mod power;
 mod storage;
 mod turns;
 
@@ -45,13 +47,14 @@ use admin::admin;
 use anyhow::{Context, Result, ensure};
 pub use clients::CALLS_PER_CLIENT;
 use clients::client;
-pub use faults::CutPower;
+use clocks::at_speed_of;
 use faults::{Script, World};
 use history::Shared;
 pub use hosts::CLIENTS;
 use hosts::{DAEMONS, PORT, SERVERS, addresses, config, serve};
 use judge::judge;
 use linear::is_linearizable;
+pub use power::{Disks, Left};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -112,15 +115,16 @@ impl Less {
 }
 
 /// Runs one seed in an empty folder; an error says what was wrong.
-pub fn run(seed: u64, less: &Less, dir: &Path, cut_power: CutPower) -> Result<Summary> {
+pub fn run(seed: u64, less: &Less, dir: &Path, disks: &'static dyn Disks) -> Result<Summary> {
     let history = Shared::default();
     let mut random = SmallRng::seed_from_u64(seed);
     weft_net::buggify::choose(random.random());
+    let tick = Duration::from_millis(TICKS[random.random_range(0..TICKS.len())]);
     let mut sim = turmoil::Builder::new()
         .rng_seed(seed)
         .epoch(SystemTime::UNIX_EPOCH + EPOCH)
         .enable_random_order()
-        .tick_duration(Duration::from_millis(TICKS[random.random_range(0..TICKS.len())]))
+        .tick_duration(tick)
         .simulation_duration(Duration::from_secs(3600))
         .min_message_latency(Duration::from_micros(100))
         .max_message_latency(Duration::from_millis(20))
@@ -128,8 +132,9 @@ pub fn run(seed: u64, less: &Less, dir: &Path, cut_power: CutPower) -> Result<Su
         .build();
     for (clock, name) in SERVERS.into_iter().enumerate() {
         let config = config(clock as u64 + 1, name, dir);
+        disks.watch(&config.data_dir);
         weft_metadata::bootstrap(&config)?;
-        sim.host(name, move || serve(config.clone(), clock, seed));
+        sim.host(name, move || serve(config.clone(), clock, seed, disks));
     }
     let servers = addresses();
     let storage: Vec<_> = DAEMONS
@@ -143,15 +148,16 @@ pub fn run(seed: u64, less: &Less, dir: &Path, cut_power: CutPower) -> Result<Su
     for ((number, name), calls) in (1..).zip(CLIENTS).zip(less.calls) {
         let calls = calls.map_or(CALLS_PER_CLIENT, |calls| calls.min(CALLS_PER_CLIENT));
         let history = history.clone();
-        sim.host(name, move || client(number, seed, calls, history.clone()));
+        let clock = SERVERS.len() + number as usize - 1;
+        sim.host(name, move || at_speed_of(clock, client(number, seed, calls, history.clone())));
     }
     let of_admin = history.clone();
     sim.host("admin", move || admin(of_admin.clone()));
     sim.client("judge", judge(seed, history.clone(), storage.clone()));
-    let mut world = World::new(storage, dir, cut_power, seed, random);
+    let mut world = World::new(storage, dir, disks, seed, random);
     let mut faults = Vec::new();
     let mut trace = DefaultHasher::new();
-    let driven = drive(&mut sim, &mut world, less, &history, &mut faults, &mut trace);
+    let driven = drive((&mut sim, tick), &mut world, less, &history, &mut faults, &mut trace);
     let faults: Vec<String> = faults
         .into_iter()
         .enumerate()
@@ -183,7 +189,7 @@ pub fn run(seed: u64, less: &Less, dir: &Path, cut_power: CutPower) -> Result<Su
 
 /// Steps the simulation until all clients are done, with a fault now and then.
 fn drive(
-    sim: &mut turmoil::Sim<'_>,
+    (sim, tick): (&mut turmoil::Sim<'_>, Duration),
     world: &mut World,
     less: &Less,
     history: &Shared,
@@ -194,6 +200,7 @@ fn drive(
     let mut script: Option<Script> = None;
     let mut next = Duration::from_secs(2);
     loop {
+        clocks::begin_tick(sim.elapsed() + tick);
         if sim.step().map_err(|e| anyhow::anyhow!("{e}"))? {
             return Ok(());
         }

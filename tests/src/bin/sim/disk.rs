@@ -1,28 +1,21 @@
-//! What of the files of simulated servers was written and not synced: a power cut takes it.
+//! What of the files of simulated servers was not synced: a power cut takes it.
 //!
-//! RocksDB writes its files itself. So that this is seen, the functions of the C library that write
-//! and sync are ours in this program.
+//! RocksDB writes its files itself. So that this is seen, the functions of the C library that write,
+//! name and sync are ours in this program.
 
-use libc::{c_int, c_void, off_t, size_t, ssize_t};
-use std::collections::BTreeMap;
+mod calls;
+mod names;
+mod writes;
+
+use libc::c_int;
+use names::{Folder, Power, folders, quietly};
 use std::fs;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Of the device with the folder of this run: by inode, in the order of their writes.
-static UNSYNCED: Mutex<BTreeMap<u64, Vec<Write>>> = Mutex::new(BTreeMap::new());
-static DEVICE: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
-
-/// A write, and what it covered.
-struct Write {
-    off: u64,
-    len: usize,
-    before: Vec<u8>,
-    /// Length of the file before.
-    file_len: u64,
-}
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use weft_tests::sim::{Disks, Left};
+use writes::{DEVICE, left_of, unsynced};
 
 /// From now on it is seen what is written below this folder.
 pub fn watch(folder: &Path) -> io::Result<()> {
@@ -37,14 +30,103 @@ pub fn watch(folder: &Path) -> io::Result<()> {
     fs::remove_file(probe)
 }
 
-/// Copies a folder as it is found if the power goes now: of what was not synced, of each file some
-/// share of its writes is left, and half of the next. `share` says how much of a file with this
-/// name.
-pub fn cut_power(from: &Path, to: &Path, share: &dyn Fn(&Path) -> f64) -> io::Result<()> {
-    let mut files = Vec::new();
+/// The disks of this process, a folder each.
+pub struct Here;
+
+impl Disks for Here {
+    fn watch(&self, folder: &Path) {
+        names::watch(folder);
+    }
+
+    fn cut_at(&self, folder: &Path, syncs: u64, left: Left) {
+        with(folder, |folder| folder.power = Power::Going(syncs, left));
+    }
+
+    fn cut(&self, folder: &Path, left: Left) -> io::Result<()> {
+        with(folder, |folder| match folder.power {
+            Power::Off => Ok(()),
+            _ => cut(folder, left),
+        })
+    }
+
+    fn is_off(&self, folder: &Path) -> bool {
+        with(folder, |folder| matches!(folder.power, Power::Off))
+    }
+
+    fn turn_on(&self, folder: &Path) -> io::Result<()> {
+        let left = left(folder);
+        self.replace(folder)?;
+        quietly(|| fs::rename(left, folder))
+    }
+
+    fn replace(&self, folder: &Path) -> io::Result<()> {
+        with(folder, Folder::renew);
+        quietly(|| fs::remove_dir_all(folder))
+    }
+}
+
+fn with<T>(path: &Path, act: impl FnOnce(&mut Folder) -> T) -> T {
+    let mut folders = folders();
+    act(folders.iter_mut().find(|folder| folder.path == path).expect("a folder that is watched"))
+}
+
+/// Where a copy of a folder is made as it is found when the power is back.
+fn left(folder: &Path) -> PathBuf {
+    folder.with_extension("left")
+}
+
+/// How much is left of what has a name.
+type Share<'a> = &'a dyn Fn(&Path) -> f64;
+
+/// As a seed says it: a disk writes one file and not the other.
+fn share(left: Left, name: &Path) -> f64 {
+    let hash = |seed| BuildHasherDefault::<DefaultHasher>::default().hash_one((seed, name));
+    left.map_or(0.0, |seed| hash(seed) as f64 / u64::MAX as f64)
+}
+
+/// Whether a sync of a file finds no power, which may go now.
+fn is_cut_off(fd: c_int) -> bool {
+    let folders = &mut *folders();
+    if folders.iter().all(|folder| matches!(folder.power, Power::On)) {
+        return false;
+    }
+    let Ok(path) = fs::read_link(format!("/proc/self/fd/{fd}")) else { return false };
+    let Some(folder) = folders.iter_mut().find(|folder| path.starts_with(&folder.path)) else {
+        return false;
+    };
+    match &mut folder.power {
+        Power::Off => return true,
+        Power::Going(0, left) if names::is_seen() => {
+            let left = *left;
+            cut(folder, left).expect("what is left can be copied");
+            return true;
+        }
+        Power::Going(syncs, _) if names::is_seen() => *syncs -= 1,
+        _ => {}
+    }
+    false
+}
+
+/// Copies a folder as it is found if the power goes now. Of what was written and not synced, of
+/// each file some share of its writes is left, and half of the next; of names, what
+/// [`Folder::undo`] says.
+fn cut(folder: &mut Folder, left: Left) -> io::Result<()> {
+    let (copy, share) = (self::left(&folder.path), |name: &Path| share(left, name));
+    quietly(|| {
+        copy_synced(&folder.path, &copy, &share)?;
+        folder.undo(&copy, &share)?;
+        keep_all(&copy)
+    })?;
+    folder.power = Power::Off;
+    Ok(())
+}
+
+fn copy_synced(from: &Path, to: &Path, share: Share<'_>) -> io::Result<()> {
+    let (mut files, mut folders) = (Vec::new(), vec![from.to_owned()]);
+    let mut at = 0;
     let unsynced = unsynced();
-    let mut folders = vec![from.to_owned()];
-    while let Some(folder) = folders.pop() {
+    while let Some(folder) = folders.get(at).cloned() {
+        at += 1;
         for entry in fs::read_dir(&folder)? {
             let path = entry?.path();
             let data = match fs::metadata(&path) {
@@ -68,139 +150,29 @@ pub fn cut_power(from: &Path, to: &Path, share: &dyn Fn(&Path) -> f64) -> io::Re
         }
     }
     drop(unsynced);
-    fs::create_dir_all(to)?;
-    for (path, data) in files {
-        let path = to.join(path);
-        path.parent().map_or(Ok(()), fs::create_dir_all)?;
-        let mut file = fs::File::create(path)?;
-        file.write_all(&data)?;
-        // What is left will not be lost by another cut.
-        file.sync_all()?;
+    for folder in folders {
+        fs::create_dir_all(to.join(folder.strip_prefix(from).map_err(io::Error::other)?))?;
+    }
+    files.into_iter().try_for_each(|(path, data)| fs::write(to.join(path), data))
+}
+
+/// What is left will not be lost by another cut.
+fn keep_all(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let found = fs::metadata(&path)?;
+        match found.is_dir() {
+            true => keep_all(&path)?,
+            false => drop(unsynced().remove(&found.ino())),
+        }
     }
     Ok(())
-}
-
-/// What is left of a file.
-fn left_of(mut data: Vec<u8>, writes: &[Write], share: f64) -> Vec<u8> {
-    let left = (share * (writes.len() + 1) as f64) as usize;
-    for (number, write) in writes.iter().enumerate().skip(left).rev() {
-        let torn = if number == left { write.len / 2 } else { 0 };
-        for (at, byte) in write.before.iter().enumerate().skip(torn) {
-            if let Some(now) = data.get_mut(write.off as usize + at) {
-                *now = *byte;
-            }
-        }
-        let torn = if torn > 0 { write.off + torn as u64 } else { 0 };
-        data.truncate(write.file_len.max(torn) as usize);
-    }
-    data
-}
-
-fn unsynced() -> MutexGuard<'static, BTreeMap<u64, Vec<Write>>> {
-    UNSYNCED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The inode and the length of a file that is watched.
-fn watched(fd: c_int) -> Option<(u64, u64)> {
-    let device = DEVICE.get()?;
-    // SAFETY: all zeros is a `stat`, which the call fills.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: it is there.
-    let found = unsafe { libc::fstat(fd, &mut stat) } == 0;
-    let is_file = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
-    (found && is_file && stat.st_dev == *device).then_some((stat.st_ino, stat.st_size as u64))
-}
-
-/// Notes what a write is about to cover, before it is looked at what is not synced again.
-fn covers(
-    fd: c_int,
-    off: Option<off_t>,
-    len: usize,
-) -> Option<MutexGuard<'static, BTreeMap<u64, Vec<Write>>>> {
-    let (ino, _) = watched(fd)?;
-    let mut unsynced = unsynced();
-    let (_, file_len) = watched(fd)?;
-    if file_len == 0 {
-        // It is a new one, or was emptied.
-        unsynced.remove(&ino);
-    }
-    let off = match off {
-        Some(off) => off as u64,
-        // SAFETY: these only ask.
-        None => unsafe {
-            match libc::fcntl(fd, libc::F_GETFL) & libc::O_APPEND {
-                0 => libc::lseek(fd, 0, libc::SEEK_CUR) as u64,
-                _ => file_len,
-            }
-        },
-    };
-    let mut before = vec![0; (file_len.saturating_sub(off) as usize).min(len)];
-    if !before.is_empty() {
-        // It may be open for writing only.
-        let file = fs::File::open(format!("/proc/self/fd/{fd}"));
-        let read = file.and_then(|file| file.read_exact_at(&mut before, off));
-        read.expect("what a write covers can be read");
-    }
-    unsynced.entry(ino).or_default().push(Write { off, len, before, file_len });
-    Some(unsynced)
-}
-
-fn synced(fd: c_int, done: c_int) -> c_int {
-    if let Some((ino, _)) = watched(fd).filter(|_| done == 0) {
-        unsynced().remove(&ino);
-    }
-    done
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn write(fd: c_int, data: *const c_void, len: size_t) -> ssize_t {
-    let _covered = covers(fd, None, len);
-    // SAFETY: the caller's buffer, for what it is.
-    unsafe { libc::syscall(libc::SYS_write, fd, data, len) as ssize_t }
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn pwrite(fd: c_int, data: *const c_void, len: size_t, off: off_t) -> ssize_t {
-    let _covered = covers(fd, Some(off), len);
-    // SAFETY: the caller's buffer, for what it is.
-    unsafe { libc::syscall(libc::SYS_pwrite64, fd, data, len, off) as ssize_t }
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn pwrite64(fd: c_int, data: *const c_void, len: size_t, off: off_t) -> ssize_t {
-    pwrite(fd, data, len, off)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn fsync(fd: c_int) -> c_int {
-    // SAFETY: it has no memory to touch.
-    synced(fd, unsafe { libc::syscall(libc::SYS_fsync, fd) as c_int })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn fdatasync(fd: c_int) -> c_int {
-    // SAFETY: it has no memory to touch.
-    synced(fd, unsafe { libc::syscall(libc::SYS_fdatasync, fd) as c_int })
-}
-
-/// Room is there: RocksDB asks for more than it ever uses in a run.
-#[unsafe(no_mangle)]
-extern "C" fn fallocate(fd: c_int, mode: c_int, off: off_t, len: off_t) -> c_int {
-    if mode == libc::FALLOC_FL_KEEP_SIZE && watched(fd).is_some() {
-        return 0;
-    }
-    // SAFETY: it has no memory to touch.
-    unsafe { libc::syscall(libc::SYS_fallocate, fd, mode, off, len) as c_int }
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn fallocate64(fd: c_int, mode: c_int, off: off_t, len: off_t) -> c_int {
-    fallocate(fd, mode, off, len)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt;
 
     /// As RocksDB and `std` do it.
     #[test]
@@ -217,7 +189,7 @@ mod tests {
         file.write_all_at(b"S", 0).unwrap();
         fs::write(from.join("other"), b"never").unwrap();
         let left = |share| {
-            cut_power(&from, &to, &|_| share).unwrap();
+            copy_synced(&from, &to, &|_| share).unwrap();
             [fs::read(to.join("log")).unwrap(), fs::read(to.join("other")).unwrap()]
         };
         assert_eq!(left(0.99), [b"Synced and some more".to_vec(), b"never".to_vec()]);
@@ -225,5 +197,99 @@ mod tests {
         assert_eq!(left(0.25), [b"synced and some m".to_vec(), b"ne".to_vec()]);
         file.sync_all().unwrap();
         assert_eq!(left(0.0)[0], b"Synced and some more");
+    }
+
+    /// A folder of a server in a folder of a run.
+    fn server() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        watch(dir.path()).unwrap();
+        let server = dir.path().join("server");
+        fs::create_dir(&server).unwrap();
+        Here.watch(&server);
+        (dir, server)
+    }
+
+    fn sync(folder: &Path) -> io::Result<()> {
+        fs::File::open(folder)?.sync_all()
+    }
+
+    /// Files below a folder, with what they hold, as a cut leaves them.
+    fn cut_copy(server: &Path, share: Share<'_>) -> Vec<String> {
+        let copy = server.with_extension("copy");
+        with(server, |folder| {
+            quietly(|| {
+                copy_synced(&folder.path, &copy, share).unwrap();
+                folder.undo(&copy, share).unwrap();
+            })
+        });
+        let (mut found, mut folders) = (Vec::new(), vec![copy.clone()]);
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                match path.is_dir() {
+                    true => folders.push(path),
+                    false => found.push(format!(
+                        "{} {}",
+                        path.strip_prefix(&copy).unwrap().display(),
+                        String::from_utf8_lossy(&fs::read(&path).unwrap())
+                    )),
+                }
+            }
+        }
+        found.sort();
+        quietly(|| fs::remove_dir_all(copy).unwrap());
+        found
+    }
+
+    #[test]
+    fn names_that_were_synced_are_left_and_of_others_the_first() {
+        let (_dir, server) = server();
+        let write = |name: &str| {
+            let mut file = fs::File::create(server.join(name)).unwrap();
+            file.write_all(name.as_bytes()).unwrap();
+            file.sync_all().unwrap();
+        };
+        write("old");
+        sync(&server).unwrap();
+        fs::create_dir(server.join("in")).unwrap();
+        write("in/side");
+        write("new");
+        fs::rename(server.join("new"), server.join("old")).unwrap();
+        fs::rename(server.join("in/side"), server.join("out")).unwrap();
+        fs::remove_file(server.join("old")).unwrap();
+        let from = |first: &'static str| {
+            cut_copy(&server, &move |name| if name == Path::new(first) { 0.0 } else { 1.0 })
+        };
+        assert_eq!(from("none"), ["out in/side"]);
+        assert_eq!(from("old/removed"), ["old new", "out in/side"]);
+        assert_eq!(from("out/renamed"), ["in/side in/side", "old new"]);
+        assert_eq!(from("old/renamed"), ["in/side in/side", "new new", "old old"]);
+        assert_eq!(from("new/made"), ["in/side in/side", "old old"]);
+        assert_eq!(from("in/made"), ["old old"]);
+        assert_eq!(from("in/side/made"), ["old new"], "a file that was nowhere is nowhere");
+        assert_eq!(cut_copy(&server, &|_| 0.0), ["old old"]);
+        sync(&server).unwrap();
+        assert_eq!(cut_copy(&server, &|_| 0.0), ["out in/side"]);
+    }
+
+    #[test]
+    fn nothing_is_synced_once_the_power_is_off() {
+        let (_dir, server) = server();
+        let log = server.join("log");
+        let mut file = fs::File::create(&log).unwrap();
+        sync(&server).unwrap();
+        Here.cut_at(&server, 1, None);
+        file.write_all(b"first, ").unwrap();
+        file.sync_data().unwrap();
+        file.write_all(b"second").unwrap();
+        file.sync_data().unwrap_err();
+        assert!(Here.is_off(&server));
+        file.write_all(b", third").unwrap();
+        file.sync_data().unwrap_err();
+        Here.cut(&server, None).unwrap();
+        Here.turn_on(&server).unwrap();
+        assert!(!Here.is_off(&server));
+        assert_eq!(fs::read(&log).unwrap(), b"first, sec");
+        sync(&server).unwrap();
     }
 }

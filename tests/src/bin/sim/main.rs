@@ -154,7 +154,7 @@ fn alone(seed: u64, folder: &Path, bug: Option<Bug>, less: &Less) -> Result<()> 
     disk::watch(folder)?;
     // On a thread that has drawn nothing, whether there is a log or not.
     let (folder, less) = (folder.to_owned(), less.clone());
-    let ran = std::thread::spawn(move || run(seed, &less, &folder, disk::cut_power)).join();
+    let ran = std::thread::spawn(move || run(seed, &less, &folder, &disk::Here)).join();
     let summary = ran.map_err(|_| anyhow!("seed {seed}: a panic"))??;
     println!("{}", serde_json::to_string(&summary)?);
     Ok(())
