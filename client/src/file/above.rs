@@ -214,11 +214,6 @@ impl Above {
         }
     }
 
-    /// The last request that has begun.
-    pub fn last(&self) -> u64 {
-        self.state.lock().last
-    }
-
     /// What no request under way holds; and what those hold that write.
     pub fn idle(&self, page: u64) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
         let state = self.state.lock();
@@ -229,16 +224,16 @@ impl Above {
         (without(all, state.requests.values(), page), writes)
     }
 
-    /// Has writes go on for which `ranges` may wait.
-    pub fn let_on(&self, ranges: &[Range<u64>], page: u64) {
-        let mut state = self.state.lock();
+    /// Has writes go on for which `ranges` may wait. Answers the last request that has begun.
+    pub fn let_on(&self, ranges: &[Range<u64>], page: u64) -> u64 {
+        let state = &mut *self.state.lock();
         for request in state.requests.values_mut().filter(|request| request.writes) {
             if overlaps(ranges, &whole(&request.range, page)) {
                 request.go = Go::On;
             }
         }
-        drop(state);
         self.changes.send_replace(());
+        state.last
     }
 
     /// What of `ranges` no request under way holds by now; and what those hold that write. Of a file
@@ -259,6 +254,13 @@ impl Above {
         let writes = writes.map(|r| whole(&r.range, page)).filter(|held| overlaps(ranges, held));
         let writes = writes.collect();
         (without(rest, waiting(), page), writes)
+    }
+
+    /// All that requests left in `ranges` until now is about to be forgotten. To do so twice would
+    /// be to wait for whoever has come meanwhile to write the same pages again.
+    pub fn is_forgotten(&self, ranges: &[Range<u64>]) {
+        let left = &mut self.state.lock().left;
+        ranges.iter().for_each(|range| drop(left.remove(range.clone())));
     }
 
     /// What requests left that went on meanwhile. Those that are not answered yet wait again, and

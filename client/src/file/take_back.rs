@@ -76,35 +76,37 @@ impl File {
             drop(cache.forget(self.ino, range.clone()));
         }
         loop {
-            written.extend(self.forget_all(cache, rest, mapped).await);
+            self.forget_all(cache, rest, mapped, &mut written).await;
             if !mapped || written.is_empty() {
                 return;
             }
             // What is written now may be of whole pages, and must not come after what others write.
-            let last = self.above.last();
-            self.above.let_on(&written, page);
-            let ended = || timeout(MAX_LOOK_INTERVAL, self.above.written(&written, page, last));
-            while ended().await.is_err() {
-                self.above.let_on(&written, page);
+            let mut last = self.above.let_on(&written, page);
+            let ended = |last| timeout(MAX_LOOK_INTERVAL, self.above.written(&written, page, last));
+            while ended(last).await.is_err() {
+                last = self.above.let_on(&written, page);
             }
             rest = std::mem::take(&mut written);
+            self.above.is_forgotten(&rest);
         }
     }
 
-    /// Answers what is held by writes, of a file that is `mapped`, that wait and were left out.
+    /// Of a file that is `mapped`, what is held by writes that wait is left out, and comes to
+    /// `written`.
     async fn forget_all(
         &self,
         cache: &dyn ContentCache,
         mut rest: Vec<Range<u64>>,
         mapped: bool,
-    ) -> Vec<Range<u64>> {
-        let (page, mut left_out) = (cache.page(), Vec::new());
+        written: &mut Vec<Range<u64>>,
+    ) {
+        let page = cache.page();
         loop {
             if rest.is_empty() {
                 rest = self.above.left(page, mapped);
             }
             if rest.is_empty() {
-                return left_out;
+                return;
             }
             let forgotten = rest.iter().map(|range| cache.forget(self.ino, range.clone()));
             let mut forgotten = join_all(forgotten);
@@ -121,9 +123,9 @@ impl File {
                     let ino = self.ino;
                     warn!(%ino, "cached content is being forgotten still: a request holds it");
                 }
-                if pause == MAX_LOOK_INTERVAL {
+                if mapped && pause == MAX_LOOK_INTERVAL {
                     // What holds it may come only after one of these.
-                    self.above.let_on(&left_out, page);
+                    self.above.let_on(written, page);
                 }
                 pause = (pause * 2).min(MAX_LOOK_INTERVAL);
             };
@@ -133,7 +135,7 @@ impl File {
                     for range in &writes {
                         drop(cache.forget(self.ino, range.clone()));
                     }
-                    left_out.extend(writes.into_iter().filter(|_| mapped));
+                    written.extend(writes.into_iter().filter(|_| mapped));
                     free
                 }
                 None => Vec::new(),
