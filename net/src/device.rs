@@ -39,7 +39,8 @@ pub trait Device: Send + Sync + 'static {
 /// Memory of a device that cards can be told of.
 pub struct DeviceMemory {
     device: Box<dyn Device>,
-    exported: DmaBuf,
+    address: u64,
+    len: usize,
     state: Mutex<State>,
     /// For who waits in a task, and for who waits in a thread.
     fewer: Notify,
@@ -49,12 +50,12 @@ pub struct DeviceMemory {
 
 #[derive(Default)]
 struct State {
+    /// Until no card is told of it any more: the memory stays for as long as this is open.
+    exported: Option<DmaBuf>,
     /// The cards that were asked to know it, and what they answered.
     known: Vec<(Arc<Domain>, Option<Keys>)>,
     /// Why one of them refused.
     refused: Option<String>,
-    /// No card is told of it any more.
-    closed: bool,
     /// Requests that may be written for, and those of reads that were given up.
     shown: usize,
     given_up: usize,
@@ -95,9 +96,11 @@ pub struct Placing(Arc<Landing>);
 impl DeviceMemory {
     /// Memory that was exported by its device.
     pub fn new(device: impl Device, exported: DmaBuf) -> Arc<Self> {
-        let (state, fewer, less) = (Mutex::default(), Notify::new(), Condvar::new());
+        let DmaBuf { address, len, .. } = exported;
+        let state = Mutex::new(State { exported: Some(exported), ..State::default() });
+        let (fewer, less) = (Notify::new(), Condvar::new());
         let (device, landed) = (Box::new(device), AtomicU64::new(0));
-        Arc::new(Self { device, exported, state, fewer, less, landed })
+        Arc::new(Self { device, address, len, state, fewer, less, landed })
     }
 
     /// Bytes that cards wrote here and that were found to be right.
@@ -112,7 +115,7 @@ impl DeviceMemory {
 
     /// A place for a read of `len` bytes, which must lie in the memory.
     pub async fn place(self: &Arc<Self>, at: usize, len: usize) -> Placing {
-        assert!(at.checked_add(len).is_some_and(|end| end <= self.exported.len), "{at}+{len}");
+        assert!(at.checked_add(len).is_some_and(|end| end <= self.len), "{at}+{len}");
         // What they have told of would land on top of it.
         self.quiet().await;
         let (memory, own) = (self.clone(), Mutex::default());
@@ -127,12 +130,13 @@ impl DeviceMemory {
     /// Returns when no card knows the memory any more, nor will. Waits in this thread.
     pub fn close(&self) {
         let mut state = self.state.lock();
-        state.closed = true;
+        let exported = state.exported.take();
         let mut late = false;
         while state.shown > 0 && !late {
             (state, late) = self.less.wait_timeout(state, GRACE);
         }
         self.revoke(&mut state);
+        drop(exported);
     }
 
     /// Waits until that is so, or makes it so.
@@ -162,6 +166,7 @@ impl DeviceMemory {
         (state.shown, state.given_up) = (0, 0);
         state.generation += 1;
         self.fewer.notify_waiters();
+        self.less.notify_all();
     }
 
     /// What a card knows it by. `None`: it does not.
@@ -169,7 +174,7 @@ impl DeviceMemory {
         if let Some((_, keys)) = state.known.iter().find(|(of, _)| Arc::ptr_eq(of, domain)) {
             return *keys;
         }
-        let keys = match domain.know_device(&self.exported) {
+        let keys = match domain.know_device(state.exported.as_ref()?) {
             Ok(keys) => Some(keys),
             Err(error) => {
                 let why = format!("the network card does not write into the GPU's memory: {error}");
@@ -202,14 +207,14 @@ impl Place for Landing {
         at: usize,
     ) -> Option<(u64, u32, Box<dyn Any + Send>)> {
         let mut state = self.memory.state.lock();
-        if state.closed || self.own.lock().closed {
+        if state.exported.is_none() || self.own.lock().closed {
             return None;
         }
         let keys = self.memory.keys(&mut state, domain)?;
         state.shown += 1;
         let mut own = self.own.lock();
         (own.shown, own.generation) = (own.shown(&state) + 1, state.generation);
-        let address = self.memory.exported.address + (self.at + at) as u64;
+        let address = self.memory.address + (self.at + at) as u64;
         let shown = Shown { landing: self.clone(), generation: state.generation };
         Some((address, keys.remote, Box::new(shown)))
     }

@@ -86,13 +86,11 @@ fn records_of_several_mounts_lie_side_by_side() -> Result<()> {
                 }
             }
         }
-        let (all, written) = (format!("{asked:?}"), RECORDS * count);
-        println!("{len} bytes, direct {direct}, read {read}: {all} requests, {written} writes");
-        // By itself each takes four to five. Who stands still for a while may cost one file more
-        // than others, and not most of them.
-        asked.sort_unstable();
-        let median = asked[FILES / 2];
-        ensure!(median < written / 2, "{all} requests for {written} records of {len} bytes");
+        let written = RECORDS * count;
+        println!("{len} bytes, direct {direct}, read {read}: {asked:?} requests, {written} writes");
+        // By itself each takes four to five.
+        let most = asked.iter().max().copied().unwrap_or(0);
+        ensure!(most < written / 2, "{asked:?} requests for {written} records of {len} bytes");
     }
     leave(&cluster, &mounts)
 }

@@ -92,9 +92,9 @@ impl Memory {
 
     /// Why nothing was written to it by network cards until now, though that was asked for.
     pub fn why_not_direct(&self) -> Option<String> {
-        let direct = self.direct.as_ref()?;
+        let direct = self.direct.as_ref().filter(|direct| direct.landed() == 0)?;
         let nothing = || "nothing was read over RDMA yet".to_owned();
-        direct.refused().or_else(|| (direct.landed() == 0).then(nothing))
+        Some(direct.refused().unwrap_or_else(nothing))
     }
 
     /// Bytes that it has.
@@ -130,6 +130,14 @@ impl Memory {
             true => Way::Pinned,
             false => Way::Pageable,
         }
+    }
+
+    /// Returns when nothing is written to it any more for calls that were given up: cards and
+    /// copies know no order among each other. Errors: `Io`.
+    async fn quiet(&self) -> Result<()> {
+        let Some(direct) = &self.direct else { return Ok(()) };
+        direct.quiet().await;
+        self.shared.copies_in_are_over().await
     }
 
     fn context(&self) -> &Arc<Context> {
@@ -245,12 +253,13 @@ impl<'a> Slice<'a> {
         Ok(Self { after: Some(mark), ..self })
     }
 
-    /// Waits for that. Errors: `Io`.
+    /// Waits for that, and for what calls that were given up still write to the memory. Errors:
+    /// `Io`.
     pub(crate) async fn ready(&self) -> Result<()> {
-        match &self.after {
-            Some(mark) => mark.reached().await,
-            None => Ok(()),
+        if let Some(mark) = &self.after {
+            mark.reached().await?;
         }
+        self.memory.quiet().await
     }
 
     /// `len` bytes of it from `at` on, or as many as there are.
@@ -261,12 +270,14 @@ impl<'a> Slice<'a> {
 
     /// Fills the start of it; what finds no room is left out. Errors: `Io`.
     pub async fn put(&self, bytes: impl Into<Bytes>) -> Result<()> {
+        self.memory.quiet().await?;
         let parts = vec![Placed { bytes: bytes.into(), is_there: false }];
         self.copy_in(parts, ())?.over().await
     }
 
     /// What it holds. Errors: `Io`.
     pub async fn get(&self) -> Result<Bytes> {
+        self.memory.quiet().await?;
         self.copy_out()?.filled().await.map(|filled| Buffer::join(filled).into())
     }
 

@@ -105,6 +105,12 @@ impl Shared {
         self.copy(Direction::In, &runs, kept)
     }
 
+    /// Returns when the copies to it are over that were begun before. Errors: `Io`.
+    pub async fn copies_in_are_over(self: &Arc<Self>) -> Result<()> {
+        self.of_this_process()?;
+        self.copy(Direction::In, &[], ())?.over().await
+    }
+
     /// Begins to fill buffers with what it has at these places.
     pub fn copy_out(self: &Arc<Self>, pieces: Vec<(usize, Buffer)>) -> Result<CopyOut> {
         self.of_this_process()?;

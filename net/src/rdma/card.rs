@@ -94,7 +94,10 @@ impl Nic for Card {
 
     fn register_device(&self, memory: &DmaBuf) -> io::Result<Keys> {
         let DmaBuf { fd, offset, address, len } = memory;
-        let (fd, access) = (fd.as_raw_fd(), self.access.0 as c_int);
+        // What the other side writes there nobody else reads over the network.
+        let access =
+            ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
+        let (fd, access) = (fd.as_raw_fd(), access.0 as c_int);
         // SAFETY: the memory stays until it is deregistered, and the kernel knows whose it is.
         unsafe {
             let mr = ibv_reg_dmabuf_mr(self.pd, *offset, *len, *address, fd, access);
