@@ -124,12 +124,12 @@ fn one_session_maps_a_file_to_write_until_it_needs_that_no_more() {
     assert!(!l.recall(now, B, INO, Use::Read));
     l.keeps_map(A, INO);
     l.returned(A, INO, recalls(&l, A)[0].0, true);
-    assert_eq!(l.map(B, INO, &mut asked), None);
+    assert_eq!(l.map(now, B, INO, &mut asked), None);
     assert_eq!(recalls(&l, A), [(asked, true)], "it is asked");
-    assert_eq!(l.map(B, INO, &mut asked), None);
+    assert_eq!(l.map(now, B, INO, &mut asked), None);
     assert_eq!(recalls(&l, A).len(), 1, "once is enough");
     l.map_answered(A, INO, asked, true);
-    assert_eq!(l.map(B, INO, &mut asked), Some(false));
+    assert_eq!(l.map(now, B, INO, &mut asked), Some(false));
     // Who gets the lease to write now does not get that right with it.
     l.returned(A, INO, u64::MAX, false);
     assert!(l.grant(now, B, INO, Mode::Write, true).is_some_and(|grant| !grant.maps));
@@ -137,19 +137,19 @@ fn one_session_maps_a_file_to_write_until_it_needs_that_no_more() {
 
     // An answer does not take away what was given after the question.
     let mut asked = 0;
-    assert_eq!(l.map(B, INO, &mut asked), None);
-    assert_eq!(l.map(A, INO, &mut 0), Some(true));
+    assert_eq!(l.map(now, B, INO, &mut asked), None);
+    assert_eq!(l.map(now, A, INO, &mut 0), Some(true));
     l.map_answered(A, INO, asked, false);
-    assert_eq!(l.map(B, INO, &mut asked), None);
+    assert_eq!(l.map(now, B, INO, &mut asked), None);
     l.map_answered(A, INO, asked, false);
-    assert_eq!(l.map(B, INO, &mut asked), Some(true));
+    assert_eq!(l.map(now, B, INO, &mut asked), Some(true));
     assert!(l.grant(now, B, INO, Mode::Write, true).is_some_and(|grant| grant.maps));
 
     // It goes with the session.
     let mut asked = 0;
-    assert_eq!(l.map(A, INO, &mut asked), None);
+    assert_eq!(l.map(now, A, INO, &mut asked), None);
     l.ended(B);
-    assert_eq!(l.map(A, INO, &mut asked), Some(true));
+    assert_eq!(l.map(now, A, INO, &mut asked), Some(true));
 }
 
 #[test]
