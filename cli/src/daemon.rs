@@ -40,8 +40,8 @@ pub fn single() -> Result<Runtime> {
     Builder::new_current_thread().enable_all().build().context("cannot start the event loop")
 }
 
-/// Ends what runs there, and waits for what blocks, but not for ever: the process ends then, at once
-/// and with this result, since threads of RocksDB are not fit for the end of one around them.
+/// Ends what runs there, and waits for what blocks, but not for ever: the process ends then, at
+/// once and with this result, since threads of RocksDB are not fit for the end of one around them.
 pub fn end(runtime: Runtime, limit: Duration, result: Result<()>) -> Result<()> {
     let begin = Instant::now();
     runtime.shutdown_timeout(limit);

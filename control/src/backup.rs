@@ -39,8 +39,8 @@ pub async fn backup(transport: &Arc<dyn Transport>, address: &str) -> Result<Bac
 }
 
 impl Backup {
-    /// What names the files, when all of the state was read. Until then `heard` is told now and then
-    /// how many bytes were read. Errors: those of the leader; `TimedOut` if it is silent.
+    /// What names the files, when all of the state was read. Until then `heard` is told now and
+    /// then how many bytes were read. Errors: those of the leader; `TimedOut` if it is silent.
     pub async fn manifest(&mut self, mut heard: impl FnMut(u64)) -> Result<String> {
         let mut limit = FIRST_TIMEOUT;
         loop {

@@ -15,6 +15,7 @@ use crate::node::Node;
 use crate::snapshot::{self, PIECE, io, measure_all};
 use crate::store::{Told, unheard};
 use listener::Listener;
+pub(crate) use listener::Pieces;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -22,7 +23,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use weft_proto::{Error, ErrorKind, Result, Uuid, v1};
 
@@ -32,9 +32,6 @@ pub const MANIFEST: &str = "backup.toml";
 const FORMAT: u32 = 1;
 /// Bytes of the longest manifest.
 const MAX_MANIFEST: u64 = 32 << 20;
-
-/// What is told of a backup.
-pub(crate) type Pieces = ReceiverStream<std::result::Result<v1::BackupPiece, Status>>;
 
 /// What a backup is of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -81,8 +81,8 @@ impl Made {
 }
 
 impl Snapshots {
-    /// Prepares the folders; what an earlier run left in them is removed. None is made any more once
-    /// `stop` is true.
+    /// Prepares the folders; what an earlier run left in them is removed. None is made any more
+    /// once `stop` is true.
     pub fn open(
         data_dir: &Path,
         me: Member,

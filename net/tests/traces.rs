@@ -90,7 +90,12 @@ async fn an_operation_is_followed_from_process_to_process() {
         let part = next(&mut ended).await;
         assert_eq!(part.error.as_deref(), Some("Invalid"), "{part:?}");
     }
-    // And what is given up.
+    what_is_given_up_is_told(&mut ended).await;
+    older_peers_are_asked_as_before().await;
+    garbage_ends_its_connection(&near).await;
+}
+
+async fn what_is_given_up_is_told(ended: &mut mpsc::UnboundedReceiver<Ended>) {
     let (service, mut held) = holding();
     let holds = Server::start(service, options()).await;
     let waiting = support::peer(&holds.address);
@@ -99,14 +104,11 @@ async fn an_operation_is_followed_from_process_to_process() {
     let kept = held.recv().await.unwrap();
     waits.abort();
     for name in ["GET", "given up"] {
-        let part = next(&mut ended).await;
+        let part = next(ended).await;
         assert_eq!((part.name, part.error.as_deref()), (name, Some("given up")));
     }
     kept.answer.send(Ok(Outgoing::default())).unwrap();
-    assert_eq!(next(&mut ended).await.side, Side::Server);
-
-    older_peers_are_asked_as_before().await;
-    garbage_ends_its_connection(&near).await;
+    assert_eq!(next(ended).await.side, Side::Server);
 }
 
 /// A peer that knows nothing of traces.

@@ -7,7 +7,8 @@
 //! - No thread of a connection ever takes the interpreter's lock: what is done for an event loop is
 //!   put into a [`completions::Completions`], and the loop is woken through a descriptor. So no
 //!   thread hangs, or is ended in the middle, when the interpreter exits.
-//! - A thread of the program that waits never comes back to an interpreter that has ended ([`wait`]).
+//! - A thread of the program that waits never comes back to an interpreter that has ended
+//!   ([`wait`]).
 //! - Memory of Python that is read or filled without the lock is held by its buffer protocol.
 //! - In a process that was forked, what comes from its parent is refused (`ENOTCONN`) and forgotten
 //!   without a word to the cluster.

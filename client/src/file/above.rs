@@ -236,9 +236,9 @@ impl Above {
         state.last
     }
 
-    /// What of `ranges` no request under way holds by now; and what those hold that write. Of a file
-    /// that is `mapped`, writes that do not wait for their turn are waited for, and leave nothing
-    /// out.
+    /// What of `ranges` no request under way holds by now; and what those hold that write. Of a
+    /// file that is `mapped`, writes that do not wait for their turn are waited for, and leave
+    /// nothing out.
     pub fn besides(
         &self,
         ranges: &[Range<u64>],

@@ -3,7 +3,6 @@
 //! Invariants: work for a listener ends soon after that is gone, or the server stops, and only then
 //! is the turn free; nobody waits longer than a limit for who takes nothing.
 
-use super::Pieces;
 use crate::env::Env;
 use crate::node::{goes_on, stopping};
 use std::sync::Arc;
@@ -16,10 +15,13 @@ use tonic::Status;
 use weft_control::to_status;
 use weft_proto::{Error, ErrorKind, Result, v1};
 
+/// What is told of a backup.
+pub(crate) type Pieces = ReceiverStream<std::result::Result<v1::BackupPiece, Status>>;
+
 /// Pieces that wait for whoever takes them.
 const WAITING: usize = 4;
-/// Longest that one waits: what is copied keeps the space of what is compacted meanwhile. A drive or
-/// a file server that it is written to may take long to make a file durable.
+/// Longest that one waits: what is copied keeps the space of what is compacted meanwhile. A drive
+/// or a file server that it is written to may take long to make a file durable.
 const TAKE_TIMEOUT: Duration = Duration::from_secs(300);
 /// How often it is told how much was read.
 const SAY_INTERVAL: Duration = Duration::from_secs(5);
@@ -75,8 +77,8 @@ impl Listener {
     }
 }
 
-/// Does work for who listens, on a thread, as soon as `begins` lets it. `says`: it wants to hear how
-/// much was read. Error: `Busy` if there is no turn left.
+/// Does work for who listens, on a thread. `says`: it wants to hear how much was read. Error:
+/// `Busy` if there is no turn left.
 pub(crate) fn work(
     env: &Env,
     turns: &Arc<Semaphore>,

@@ -2,7 +2,8 @@
 
 use super::calls::{RETRY_INTERVAL, is_transient};
 use super::history::{Order, Shared};
-use super::hosts::{DAEMONS, NEW_SERVER, PORT, addresses};
+use super::hosts::{PORT, addresses};
+use super::names::{DAEMONS, NEW_SERVER};
 use std::time::Duration;
 use weft_control::{Group, leader_status};
 use weft_net::sim;

@@ -3,8 +3,9 @@
 use super::calls::{RETRY_INTERVAL, is_transient, shared};
 use super::clocks::{CLIENT_CLOCKS, now};
 use super::history::*;
-use super::hosts::{CLIENTS, connect};
+use super::hosts::connect;
 use super::linear::{Call, Op};
+use super::names::CLIENTS;
 use super::turns::Turns;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::collections::BTreeMap;

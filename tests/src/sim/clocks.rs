@@ -3,17 +3,13 @@
 //! Time on some hosts can be faster than on the others, also the monotonic one, and so it is slower
 //! on those: leases are made for hosts of which one has a tenth more than the other.
 
-use super::faults::{PAUSE, SESSION, Script, Step, World};
-use super::hosts::{CLIENTS, SERVERS};
-use rand::Rng;
+use super::names::{CLIENTS, SERVERS};
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::time::Duration;
 
 /// Clocks on which something depends: of servers, and of clients after them.
 pub const CLOCKS: usize = SERVERS.len() + CLIENTS.len();
-/// How far a clock is wrong, in milliseconds, at most.
-const STEPS_MS: [i64; 3] = [5000, 60_000, 2 * 3_600_000];
 
 thread_local! {
     /// By how many nanoseconds the clock of each host is wrong.
@@ -76,46 +72,5 @@ async fn gain(clock: usize) -> Infallible {
         if FAST.with(|all| all[clock].get()) {
             tokio::time::advance(GAIN).await;
         }
-    }
-}
-
-impl World {
-    /// The clock of a host is wrong for a while, in which something else happens perhaps: stepped,
-    /// or too fast or too slow.
-    pub fn wrong_clock(&mut self, now: Duration) -> (String, Vec<Step>) {
-        if self.random.random_bool(0.5) {
-            return self.wrong_speed(now);
-        }
-        let clock = self.random.random_range(0..CLOCKS);
-        let most = STEPS_MS[self.random.random_range(0..STEPS_MS.len())];
-        let wrong_ms: i64 = self.random.random_range(-most..most);
-        let mut what = format!("the clock of {} is wrong by {wrong_ms} ms", self.owner(clock));
-        let mut steps = vec![Step::SetClock(clock, wrong_ms * 1_000_000), Step::Pause(200..10_000)];
-        if self.random.random_bool(0.5) {
-            let (other, script) = self.draw(now);
-            what += &format!("; {other}");
-            steps.extend(script.steps);
-        }
-        steps.extend([Step::Pause(PAUSE), Step::SetClock(clock, 0)]);
-        (what, steps)
-    }
-
-    /// Time is faster on one server or client than on all others, or slower, while something else
-    /// happens.
-    fn wrong_speed(&mut self, now: Duration) -> (String, Vec<Step>) {
-        let (one, slow) = (self.random.random_range(0..CLOCKS), self.random.random_bool(0.5));
-        let fast: Vec<_> = (0..CLOCKS).filter(|clock| (*clock == one) != slow).collect();
-        let (other, Script { steps: others, .. }) = self.draw(now);
-        let mut steps: Vec<_> = fast.iter().map(|clock| Step::SetFast(*clock, true)).collect();
-        steps.push(Step::Pause(PAUSE));
-        steps.extend(others);
-        steps.push(Step::Pause(SESSION));
-        steps.extend(fast.iter().map(|clock| Step::SetFast(*clock, false)));
-        let how = if slow { "slow" } else { "fast" };
-        (format!("time is {how} on {}; {other}", self.owner(one)), steps)
-    }
-
-    fn owner(&self, clock: usize) -> &'static str {
-        self.servers.into_iter().chain(CLIENTS).nth(clock).unwrap_or("?")
     }
 }

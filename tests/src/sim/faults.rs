@@ -5,9 +5,10 @@
 //! group and one target in a run, and no target while another one errs.
 
 use super::clocks::{set_clock, set_fast};
+use super::disks::{Disks, Left};
 use super::history::{CONTENTS, LARGE, MODES, OPEN_MODES, Order, REGISTERS, Shared, Spotlight};
-use super::hosts::{CLIENTS, DAEMONS, NEW_SERVER, NEW_SERVER_ID, SERVERS, config, serve};
-use super::power::{Disks, Left};
+use super::hosts::{config, serve};
+use super::names::{CLIENTS, DAEMONS, NEW_SERVER, NEW_SERVER_ID, SERVERS};
 use super::storage::Host;
 use anyhow::Result;
 use rand::{Rng, rngs::SmallRng};
@@ -63,7 +64,8 @@ pub enum Step {
     Deliver(&'static str, Vec<&'static str>),
     /// Of a metadata server that is down: its folder is empty.
     WipeServer(usize),
-    /// Of a metadata server: its power goes before so many more syncs, in the midst of what it does.
+    /// Of a metadata server: its power goes before so many more syncs, in the midst of what it
+    /// does.
     CutServerPowerAt(usize, u64, Left),
     /// And now, unless it has. The server goes down.
     CutServerPower(usize, Left),

@@ -2,8 +2,8 @@
 
 use super::clocks::{elapsed, now};
 use super::folders::{Table, differ};
-use super::hosts::CLIENTS;
 use super::linear::{Call, MAX_CALLS, Op};
+use super::names::CLIENTS;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;

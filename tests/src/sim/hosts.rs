@@ -2,7 +2,8 @@
 
 use super::calls::RETRY_INTERVAL;
 use super::clocks::{SERVER_CLOCKS, at_speed_of};
-use super::power::Disks;
+use super::disks::Disks;
+use super::names::SERVERS;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +13,6 @@ use weft_metadata::{Clock, Config, Env, Member, run_in};
 use weft_net::sim;
 use weft_proto::NodeId;
 
-pub const SERVERS: [&str; 3] = ["m1", "m2", "m3"];
-/// The server that takes the place of one of them, perhaps.
-pub const NEW_SERVER: &str = "m4";
-pub const NEW_SERVER_ID: u64 = 4;
-pub const CLIENTS: [&str; 3] = ["c1", "c2", "c3"];
-pub const DAEMONS: [&str; 4] = ["s1", "s2", "s3", "s4"];
 pub const PORT: u16 = 7000;
 
 pub fn addresses() -> Vec<String> {

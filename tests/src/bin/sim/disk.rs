@@ -1,7 +1,7 @@
 //! What of the files of simulated servers was not synced: a power cut takes it.
 //!
-//! RocksDB writes its files itself. So that this is seen, the functions of the C library that write,
-//! name and sync are ours in this program.
+//! RocksDB writes its files itself. So that this is seen, the functions of the C library that
+//! write, name and sync are ours in this program.
 
 mod calls;
 mod names;

@@ -4,7 +4,8 @@ use super::*;
 use crate::backup::Copy;
 use crate::store::unheard;
 
-/// It keeps what the store merges meanwhile. A disk that has no room before is a reason to make one.
+/// It keeps what the store merges meanwhile. A disk that has no room before is a reason to make
+/// one.
 #[tokio::test(start_paused = true)]
 async fn a_backup_is_given_up_before_it_takes_the_last_room() {
     let rig = Rig::leading().await;

@@ -1,5 +1,5 @@
-//! Which names in the folders of simulated servers are not durable: those that were made, removed or
-//! changed since their folder was synced last.
+//! Which names in the folders of simulated servers are not durable: those that were made, removed
+//! or changed since their folder was synced last.
 //!
 //! The model: a sync of a folder makes durable which names are in it, and that of a file none, as
 //! POSIX has it. Of the changes of a folder that was not synced since, a power cut leaves the first
