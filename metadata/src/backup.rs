@@ -23,7 +23,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response};
 use weft_proto::{Error, ErrorKind, Result, Uuid, v1};
 
 /// The file beside the others that says what they are. Written last: without it there is no backup.

@@ -73,10 +73,16 @@ async fn make(
     if *stop.borrow() {
         return Err(interrupted().into());
     }
-    verified.context(
-        "the backup is not whole, and nothing is left of it: make it again, and elsewhere if it \
-         fails once more",
-    )?;
+    let newer = verified.as_ref().is_err_and(|error| error.kind == ErrorKind::NotSupported);
+    if newer {
+        // Its files are those of the leader.
+        say("the servers are of a newer version: look with theirs whether it can be restored");
+    } else {
+        verified.context(
+            "the backup is not whole, and nothing is left of it: make it again, and elsewhere if \
+             it fails once more",
+        )?;
+    }
     folder.finish(&text)?;
     drop(progress);
     say(&format!(

@@ -3,9 +3,10 @@
 use crate::output::say;
 use crate::progress::Progress;
 use crate::size::Size;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use std::path::PathBuf;
 use weft_metadata::Manifest;
+use weft_proto::ErrorKind;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -23,7 +24,12 @@ pub fn run(args: Args) -> Result<()> {
         progress.detail(format!("read {}", Size(all)));
         Ok(())
     };
-    manifest.verify(&dir, &mut told).context("do not count on this backup: make another")?;
+    manifest.verify(&dir, &mut told).map_err(|error| match error.kind {
+        ErrorKind::NotSupported => {
+            anyhow!(error).context("its files are whole; look with the version that made it")
+        }
+        _ => anyhow!(error).context("do not count on this backup: make another"),
+    })?;
     drop(progress);
     say(&format!(
         "{} has a whole backup of cluster {} as of entry {} of its log: {} files, {}",

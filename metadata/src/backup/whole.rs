@@ -12,7 +12,8 @@ use weft_proto::{Error, ErrorKind, Result};
 impl Manifest {
     /// Reads all of the backup in a folder, as it lies on the drive, and writes nothing. What was
     /// damaged before its checksums were taken is found, too. `told` hears now and then how many
-    /// bytes more were read, and its error ends that. Errors: `Corrupt`; `Io` if it cannot be read.
+    /// bytes more were read, and its error ends that. Errors: `Corrupt`; `Io` if it cannot be read;
+    /// `NotSupported`: its files are whole, and a later version made what is in them.
     pub fn verify(&self, dir: &Path, told: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
         self.verify_files(dir, told)?;
         let (kind, what) = match store::verify(dir, told).map_err(Error::from) {

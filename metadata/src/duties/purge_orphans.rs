@@ -105,6 +105,13 @@ impl Round {
         Self { begun, put, end, after, left: 0, met: 0, last, held_before }
     }
 
+    /// Who has opened one meanwhile is not to wait for the rest of a long round.
+    fn let_go(&mut self, held: &mut Vec<Held>) {
+        for held in [held, &mut self.held_before] {
+            held.retain(|(since, _)| since.elapsed() < LONGEST_HELD);
+        }
+    }
+
     /// Goes on to the end of the list. Answers how many are left. After an error it can go on where
     /// it was.
     async fn go_on(
@@ -118,6 +125,7 @@ impl Round {
             Some(end) => end,
             None => *self.end.insert(node.state.next_inode()?),
         };
+        self.let_go(held);
         loop {
             let orphans = node.state.orphans(self.after, PURGE_BATCH)?;
             let whole = orphans.len() == PURGE_BATCH;
@@ -138,10 +146,7 @@ impl Round {
             }
             if self.met >= STEP && !node.purged.is_waited_for() {
                 self.met = 0;
-                // Who has opened one meanwhile is not to wait for the rest of a long round.
-                for held in [&mut *held, &mut self.held_before] {
-                    held.retain(|(since, _)| since.elapsed() < LONGEST_HELD);
-                }
+                self.let_go(held);
                 sleep(PAUSE).await;
             } else {
                 tokio::task::yield_now().await;

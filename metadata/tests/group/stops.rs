@@ -40,7 +40,7 @@ async fn a_server_stops_whichever_of_its_tasks_hears_of_it_first() {
 /// the lead, with the vote of the one that stops.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_is_told_to_stop_has_another_lead_first() {
-    let mut group = Group::start(3, |config| config.election_ms = 5000).await;
+    let mut group = Group::start(3, |config| config.election_ms = 15_000).await;
     let mut client = group.client();
     client.open_session().await;
     client.create("before").await.unwrap();
