@@ -76,7 +76,7 @@ async fn make(
     let newer = verified.as_ref().is_err_and(|error| error.kind == ErrorKind::NotSupported);
     if newer {
         // Its files are those of the leader.
-        say("the servers are of a newer version: look with theirs whether it can be restored");
+        say("the servers are of a newer version: look with theirs whether it can be restored")?;
     } else {
         verified.context(
             "the backup is not whole, and nothing is left of it: make it again, and elsewhere if \

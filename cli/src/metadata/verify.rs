@@ -3,7 +3,7 @@
 use crate::output::say;
 use crate::progress::Progress;
 use crate::size::Size;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use std::path::PathBuf;
 use weft_metadata::Manifest;
 use weft_proto::ErrorKind;
