@@ -149,7 +149,7 @@ mod tests {
         let (endless, why) = endless(Vec::new());
         let pieces = work(&Env::real(), &turns, stop.clone(), true, endless).unwrap();
         let other = work(&Env::real(), &turns, stop, true, |_| Ok(()));
-        assert_eq!(other.err().expect("there is one turn").kind, ErrorKind::Busy);
+        assert_eq!(other.expect_err("there is one turn").kind, ErrorKind::Busy);
         drop(pieces);
         assert!(why.await.unwrap().contains("nobody listens"));
         drop(turns.acquire().await.unwrap());
