@@ -488,11 +488,9 @@ impl Driver {
         self.on_members(&applied)?;
         self.raw.advance_apply_to(applied.last);
         if !applied.answers.is_empty() && self.pending.len() > 0 {
-            let state = &self.node.state;
-            let lives = |id| state.session_exists(id).unwrap_or(false);
             self.node.soft.with(|sessions| {
                 for (index, term, reply) in applied.answers {
-                    self.pending.complete(index, term, reply, sessions, lives);
+                    self.pending.complete(index, term, reply, sessions);
                 }
             });
         }

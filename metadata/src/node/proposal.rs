@@ -153,16 +153,13 @@ impl Pending {
         self.queue.push_back(InLog { index, term, effect, reply });
     }
 
-    /// The entry at `index` was applied: answers its proposal, if it is one of these. `lives` says
-    /// whether the state has a session then: one whose end was asked for under the number of
-    /// another request was not ended, but answered what that was.
+    /// The entry at `index` was applied: answers its proposal, if it is one of these.
     pub fn complete(
         &mut self,
         index: u64,
         term: u64,
         reply: v1::StoredReply,
         sessions: &mut Sessions,
-        lives: impl Fn(SessionId) -> bool,
     ) {
         while self.queue.front().is_some_and(|p| p.index < index) {
             self.queue.pop_front();
@@ -171,9 +168,7 @@ impl Pending {
             && let Some(done) = self.queue.pop_front()
             && done.term == term
         {
-            if !matches!(done.effect, Effect::SessionEnds(session) if lives(session)) {
-                done.effect.apply(sessions, &reply);
-            }
+            done.effect.apply(sessions, &reply);
             // The asker may have gone; the reply is stored for its retry.
             let _ = done.reply.send(Ok((Position { index, term }, reply)));
         }
@@ -210,11 +205,11 @@ mod tests {
         let mut sessions = Sessions::default();
         let (reply, mut answer) = oneshot::channel();
         pending.push(5, 2, Effect::Nothing, reply);
-        pending.complete(5, 3, v1::StoredReply::default(), &mut sessions, |_| true);
+        pending.complete(5, 3, v1::StoredReply::default(), &mut sessions);
         assert!(matches!(answer.try_recv(), Err(oneshot::error::TryRecvError::Closed)));
         let (reply, mut answer) = oneshot::channel();
         pending.push(6, 3, Effect::Nothing, reply);
-        pending.complete(6, 3, v1::StoredReply::default(), &mut sessions, |_| true);
+        pending.complete(6, 3, v1::StoredReply::default(), &mut sessions);
         assert!(answer.try_recv().unwrap().is_ok());
         assert_eq!(pending.len(), 0);
     }

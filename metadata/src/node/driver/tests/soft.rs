@@ -80,23 +80,3 @@ async fn nothing_is_kept_of_who_has_no_session() {
     assert_eq!(refused.map_err(|e| e.kind), Err(ErrorKind::SessionExpired));
     assert!(node.soft.with(|s| s.lock_counts.has_room(SessionId(9), 1)).is_none());
 }
-
-/// It would live on in the state, where nobody knows of it, and count for nobody.
-#[tokio::test(start_paused = true)]
-async fn a_session_that_is_not_ended_stays_known() {
-    let (mut rig, service) = serving().await;
-    let node = rig.driver.node.clone();
-    change(&mut rig, &service, open(1)).await.unwrap();
-    node.lease.extend(Instant::now());
-    let make = v1::MkDirOp { parent: ROOT.0, name: "d".into(), ..Default::default() };
-    let close = || Op::CloseSession(v1::CloseSessionOp {});
-    let is_known = || node.soft.with(|s| s.count()) == 1;
-    let lives = || node.state.session_exists(SessionId(1)).unwrap();
-    // The second is answered what the first was.
-    for op in [Op::MkDir(make), close()] {
-        change(&mut rig, &service, request(1, 1, op)).await.unwrap();
-        assert!(lives() && is_known());
-    }
-    change(&mut rig, &service, request(1, 2, close())).await.unwrap();
-    assert!(!lives() && !is_known());
-}
