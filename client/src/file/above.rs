@@ -258,7 +258,7 @@ impl Above {
 
     /// All that requests left in `ranges` until now is about to be forgotten. To do so twice would
     /// be to wait for whoever has come meanwhile to write the same pages again.
-    pub fn is_forgotten(&self, ranges: &[Range<u64>]) {
+    pub fn clear_left(&self, ranges: &[Range<u64>]) {
         let left = &mut self.state.lock().left;
         ranges.iter().for_each(|range| drop(left.remove(range.clone())));
     }

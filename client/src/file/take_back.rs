@@ -87,7 +87,7 @@ impl File {
                 last = self.above.let_on(&written, page);
             }
             rest = std::mem::take(&mut written);
-            self.above.is_forgotten(&rest);
+            self.above.clear_left(&rest);
         }
     }
 

@@ -178,6 +178,20 @@ async fn what_lands_and_is_not_right_is_made_good_or_an_error() {
     setup.end().await;
 }
 
+/// Gives a read up for which servers may write. They do when what this answers says so.
+async fn give_up_read(setup: &Setup, file: &OpenFile, memory: &Memory) -> watch::Sender<bool> {
+    let (open, gate) = watch::channel(false);
+    for target in &setup.cluster.targets {
+        *target.gate.lock() = Some(gate.clone());
+    }
+    let held = || setup.cluster.targets.iter().any(|t| t.held.load(Ordering::Relaxed) > 0);
+    tokio::select! {
+        _ = read(file, 0, memory.all()) => panic!("nobody has answered it"),
+        () = until(held) => {}
+    }
+    open
+}
+
 /// Of those that were given up nothing is written any more, whenever the servers come to it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_comes_late_finds_no_memory_that_was_given_back() {
@@ -185,17 +199,9 @@ async fn a_server_that_comes_late_finds_no_memory_that_was_given_back() {
     let setup = setup(&fabric).await;
     let content = pattern(256 << 10, 8);
     let file = committed(&setup, "file", &content).await;
-    let (open, gate) = watch::channel(false);
-    for target in &setup.cluster.targets {
-        *target.gate.lock() = Some(gate.clone());
-    }
     let (start, memory) = direct(&setup, content.len());
     let bytes = setup.cuda.export(start, content.len());
-    let held = || setup.cluster.targets.iter().any(|t| t.held.load(Ordering::Relaxed) > 0);
-    tokio::select! {
-        _ = read(&file, 0, memory.all()) => panic!("nobody has answered it"),
-        () = until(held) => {}
-    }
+    let open = give_up_read(&setup, &file, &memory).await;
     assert!(fabric.devices() > 0);
     drop(memory);
     assert_eq!(fabric.devices(), 0);
@@ -209,6 +215,25 @@ async fn a_server_that_comes_late_finds_no_memory_that_was_given_back() {
     let (start, memory) = direct(&setup, content.len());
     assert_eq!(read(&file, 0, memory.all()).await.unwrap(), content.len());
     assert!(setup.cuda.get(start, content.len()) == content);
+    drop((memory, file));
+    setup.cuda.free(start);
+    setup.end().await;
+}
+
+/// Cards and copies know no order among each other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_put_after_a_read_was_given_up_is_not_written_over() {
+    let fabric = Fabric::new();
+    let setup = setup(&fabric).await;
+    let (content, new) = (pattern(256 << 10, 11), pattern(256 << 10, 12));
+    let file = committed(&setup, "file", &content).await;
+    let (start, memory) = direct(&setup, content.len());
+    let open = give_up_read(&setup, &file, &memory).await;
+    memory.all().put(new.clone()).await.unwrap();
+    let strays = fabric.strays();
+    open.send_replace(true);
+    until(|| fabric.strays() > strays).await;
+    assert!(setup.cuda.get(start, new.len()) == new, "written over");
     drop((memory, file));
     setup.cuda.free(start);
     setup.end().await;
